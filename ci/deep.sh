@@ -7,6 +7,8 @@
 #
 # ROUNDS (default 10): repetitions of the soak lanes. FUZZ_SECONDS (default 30): fuzzing time of each decoder.
 # PLANS: a folder of MSCCL++ execution plans for the lane of that name.
+# MESSAGES_SECONDS (default 600): how long processes exchange messages in the lane of that name.
+# PROGRAMS (default 10000): random programs, and as many damaged ones, of the lane of that name; PROGRAMS_SHARD=1/8: a part of them.
 # AQUEDUCT_TEST_SEED and PROPTEST_RNG_SEED (default random, printed first and last): choices of tests.
 cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
@@ -80,7 +82,8 @@ address() {
         ASAN_OPTIONS=detect_leaks=0 sanitized address 300 -p aqueduct --lib -- "${leaking[@]}" &&
         sanitized address 900 -p aqueduct-cuda-soft --lib -- driver:: mem
 }
-# Data races between host threads: in the library's own tests, and where the ranks that use channels are threads of one process.
+# Data races between host threads: in the library's own tests, where the ranks that use channels are threads of one process, and in each
+# process of ranks that lose a peer or are stopped.
 # Kernel memory is excluded: the software device runs the kernels' own races. Load over Ethernet and verbs is left out: with this
 # sanitizer it takes longer than the tests wait.
 # The standard library is compiled too: the sanitizer must see its locks, or it reports races everywhere.
@@ -92,7 +95,8 @@ thread() {
     threaded 1200 -p aqueduct --lib -- \
         net:: bootstrap:: comm:: group:: setup:: memory:: transport:: proxy:: channel:: abort &&
         AQUEDUCT_TEST_RANKS=threads threaded 1800 -p aqueduct-tests --test it -- \
-            channels::soft ports::software::cuda_ipc ports::changes::software ports::refusals::software
+            channels::soft ports::software::cuda_ipc ports::changes::software ports::refusals::software &&
+        threaded 1800 -p aqueduct-tests --test it -- ports::failures
 }
 threaded() { # SECONDS ARGUMENT...
     local seconds=$1
@@ -112,7 +116,11 @@ races() {
         AQUEDUCT_SOFT_SEED=$seed checked channels::soft &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_LINES=whole checked channels::soft &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_LINES=torn checked \
-                collectives::soft device_library::soft ports::software transports::software || return
+                collectives::soft device_library::soft ports::software transports::software &&
+            AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_LINES=torn checked plans:: built_in:: &&
+            AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak tests 600 -p aqueduct-examples --test run &&
+            AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 \
+                tests 900 -p aqueduct-ptx --test plan || return
     done
     if AQUEDUCT_SOFT_LINES=torn checked channels::soft::packets_of_every_format >/dev/null 2>&1; then
         echo "LL128 passes with torn lines, so its tests do not see what it relies on"
@@ -135,11 +143,11 @@ unkind() {
 }
 
 # Whatever uses the stand-in for verbs, as late and as unordered as each of these seeds makes it. Of four seeds in a row, each gives
-# the NICs another amount of inline data. The tests of `rdma` expect requests to be executed at once.
+# the NICs another amount of inline data.
 stand-in() {
     local seed
     for ((seed = 1; seed <= 20; seed++)); do
-        AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct --lib -- --quiet transport::verbs &&
+        AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct --lib -- --quiet rdma:: transport::verbs &&
             AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct-tests --test it -- --quiet \
                 stand_in transports::refusals ports::failures::of_a_verbs_connection ||
             { echo "stand-in: AQUEDUCT_SOFT_UNKIND=$seed"; return 1; }
@@ -200,6 +208,11 @@ loss() {
 }
 # Makes and drops everything of a communicator in random order while traffic runs, over every transport.
 churn() { AQUEDUCT_TEST_ROUNDS=1000 tests 900 -p aqueduct-tests --test it churn:: -- --nocapture --test-threads=1; }
+# Eight processes exchange messages, long data and reads while some of them are killed and started again; what they occupy must not grow.
+messages() {
+    local seconds=${MESSAGES_SECONDS:-600}
+    AQUEDUCT_TEST_SECONDS=$seconds tests $((seconds + 600)) -p aqueduct-tests --test it messages::soak:: -- --nocapture --ignored
+}
 # Repeats all tests with more threads than cores, to find failures that depend on timing.
 again() {
     local round
@@ -269,6 +282,14 @@ plans() {
     AQUEDUCT_TEST_PLANS=$(realpath "$PLANS") tests 300 -p aqueduct --lib -- --quiet --ignored plans_of_mscclpp
 }
 
+# Random programs and damaged ones as kernels on the software device: half an hour on an idle core.
+programs() {
+    local shard=${PROGRAMS_SHARD:-1/1} each
+    each=$(((${PROGRAMS:-10000} + ${shard#*/} - 1) / ${shard#*/}))
+    AQUEDUCT_TEST_SEED=$((AQUEDUCT_TEST_SEED + (${shard%/*} - 1) * each)) AQUEDUCT_TEST_PROGRAMS=$each \
+        tests 14400 -p aqueduct --lib -- run::tests::random:: --nocapture --test-threads=1
+}
+
 lane oldest oldest
 lane bindings bindings
 lane corpus corpus
@@ -285,6 +306,7 @@ lane faults faults
 lane fuzz fuzz
 lane scale scale
 lane plans plans
+lane programs programs
 lane gpus gpus
 lane netem timeout 1500 ci/netem.sh
 lane rdma-vm timeout 1800 ci/rdma-vm/lane.sh long
@@ -292,5 +314,6 @@ lane soak soak
 lane quiet quiet
 lane loss loss
 lane churn churn
+lane messages messages
 lane again again
 finish

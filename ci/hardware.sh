@@ -5,6 +5,7 @@
 #   BIN=FOLDER ci/hardware.sh      run what lies in FOLDER, stripped: `aqueduct`, `it` (the test binary), and `ptx-NAME`
 #                                  for the tests of ptx/tests. No Rust is needed
 #
+# NCCL (default: libnccl.so.2): its library, for `aqueduct bench`.
 # OUT (default: target/hardware) receives the tables as text and JSON, to be recorded in benches/records/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -51,7 +52,7 @@ step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --
 # The orderings of docs/memory-model.md: trials, forbidden outcomes and the twins' rates of every tag.
 SHOW=80 step litmus 900 "$BIN/it" litmus::hardware --ignored --nocapture --test-threads=1
 # The kernels against their oracles. ptx-text compares texts and needs no device.
-for name in all_reduce channel fifo library ll128 perf plan port; do
+for name in channel fifo library ll128 perf plan port; do
     if [ -x "$BIN/ptx-$name" ]; then
         step "ptx-$name" 300 env AQUEDUCT_DRIVER=cuda "$BIN/ptx-$name" --test-threads=1
     else
@@ -89,6 +90,10 @@ if [ "$gpus" -gt 1 ]; then
     else
         not_run+=("nccl: python3 has no torch.distributed")
     fi
+    for operation in all-reduce all-gather reduce-scatter all-to-all send-recv broadcast reduce; do
+        step "bench-$operation" 120 $run "$gpus" -- aqueduct bench $operation -b 1K -e 1G -f 4 -d half -G 20 \
+            --nccl "${NCCL:-libnccl.so.2}" -J "$out/bench-$operation.json"
+    done
     step startup 120 $run "$gpus" -- aqueduct perf startup -J "$out/startup.json"
     if python3 -c 'import torch.distributed' 2>/dev/null && command -v torchrun >/dev/null; then
         step nccl-startup 180 torchrun --nproc-per-node "$gpus" benches/peers/nccl_startup.py --against "$out/startup.json"

@@ -69,7 +69,7 @@ check_modules() { # SRC
             (map { $_ => 0 } qw(error deadline descriptors abort env failure outcome fault fork logging service_thread wire volatile sync)),
             (map { $_ => 1 } qw(net shm gpu rdma)),
             (map { $_ => 2 } qw(bootstrap)),
-            (map { $_ => 3 } qw(group)),
+            (map { $_ => 3 } qw(group message)),
             (map { $_ => 4 } qw(ledger)),
             (map { $_ => 5 } qw(setup)),
             (map { $_ => 6 } qw(memory)),
@@ -78,7 +78,7 @@ check_modules() { # SRC
             (map { $_ => 9 } qw(proxy)),
             (map { $_ => 10 } qw(channel)),
             (map { $_ => 11 } qw(plan)),
-            (map { $_ => 12 } qw(collective message device)),
+            (map { $_ => 12 } qw(collective device)),
             (map { $_ => 13 } qw(fuzzing)), # opens decoders of all layers to the fuzz targets
         );
         my $src = shift;

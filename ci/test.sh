@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 # The same choices on every run; ci/deep.sh makes other ones.
 export AQUEDUCT_TEST_SEED=1 PROPTEST_RNG_SEED=1
 
+# All lanes test the whole workspace, if only some of its tests: `-p` would build dependencies anew, with fewer features.
 component() { # NAME COMPONENT: installs a part of the Rust toolchain that a minimal one lacks
     cargo "$1" --version >/dev/null 2>&1 || rustup component add "$2" || { echo "cargo $1 is missing: rustup component add $2"; exit 77; }
 }
@@ -18,30 +19,36 @@ component() { # NAME COMPONENT: installs a part of the Rust toolchain that a min
 format() { component fmt rustfmt && cargo fmt --all --check && rustfmt --check --edition 2024 examples/first-crate/src/main.rs; }
 clippy() { component clippy clippy && cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
-tests() { timeout 1200 cargo test --workspace --no-fail-fast -- --quiet; }
+tests() { timeout 1800 cargo test --workspace --no-fail-fast -- --quiet; }
 # A job of this user and one of `nobody` at the same time, and each as a stranger at a unix socket of the other's.
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
-    timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored --exact \
+    timeout 300 cargo test --workspace --test command -- --quiet --ignored --exact \
         concurrent_jobs::jobs_of_two_users_run_at_the_same_time &&
-        timeout 300 cargo test -p aqueduct --lib -- --quiet --ignored other_users::
+        timeout 300 cargo test --workspace --lib -- --quiet --ignored other_users::
 }
+# Processes that exchange messages for 20 seconds while some of them are killed and started again; ci/deep.sh does so for longer.
+messages() { timeout 300 cargo test --workspace --test it -- --quiet --ignored messages::soak::; }
 # Folders that are missing, full or read-only, mounted in a namespace of their own.
 namespaces() {
     unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
         { echo "no mount namespace can be made here: run as root, or allow user namespaces"; exit 77; }
-    timeout 300 cargo test -p aqueduct-tools --test command -- --quiet --ignored folders::
+    timeout 300 cargo test --workspace --test command -- --quiet --ignored folders::
 }
-# Channels, collectives, ports and the device library with every access checked against the memory model, and memory as weak as
-# it allows; the ranks are threads, because the detector sees one process. Devices are small, so that grids are. Only LL128, among
-# the channels, relies on lines.
+# Channels, collectives, plans, ports and the device library with every access checked against the memory model, and memory as weak
+# as it allows; the ranks are threads, because the detector sees one process. Devices are small, so that grids are. Only LL128, among
+# the channels, relies on lines. The examples' ranks are processes, each of which is checked by itself.
 races() {
     checked channels::soft litmus::soft &&
-        AQUEDUCT_SOFT_LINES=torn checked collectives::soft device_library::soft ports::software::cuda_ipc
+        AQUEDUCT_SOFT_LINES=torn checked collectives::soft device_library::soft ports::software::cuda_ipc \
+            plans::soft built_in::soft::two_threads &&
+        AQUEDUCT_SOFT_CHECK=races,weak timeout 300 cargo test --workspace --test run -- --quiet &&
+        AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 timeout 300 \
+            cargo test --workspace --test plan --test watched -- --quiet --skip every_element --skip hundreds_of
 }
 checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 timeout 400 \
-        cargo test -p aqueduct-tests --test it -- --quiet "$@"
+        cargo test --workspace --test it -- --quiet "$@"
 }
 # A few mutants of the kernels, each with the test that catches it; ci/deep.sh has all mutants.
 mutants() { timeout 300 ci/mutants.sh sample --jobs 2; }
@@ -68,7 +75,9 @@ lane docs docs
 lane public ci/public.sh
 lane tests tests
 lane two-users two-users
+lane messages messages
 lane namespaces namespaces
+lane hosts timeout 300 ci/hosts.sh
 lane races races
 lane mutants mutants
 lane loom loom

@@ -22,18 +22,16 @@ fn main() -> Result<()> {
         text("channel");
         Ok(())
     })?;
-    report("instantiate all_reduce_hb.ptx", || {
-        text("all_reduce_hb");
+    report("instantiate packet.ptx", || {
+        text("packet");
         Ok(())
     })?;
 
     let driver = Driver::software(cuda_soft::driver_table())?;
     let context = Context::new(&Device::new(&driver, 0)?)?;
-    let (channel, all_reduce) = (text("channel"), text("all_reduce_hb"));
+    let (channel, packet) = (text("channel"), text("packet"));
     report("load channel.ptx on the software device", || Module::load_ptx(&context, &channel).map(drop))?;
-    report("load all_reduce_hb.ptx on the software device", || {
-        Module::load_ptx(&context, &all_reduce).map(drop)
-    })?;
+    report("load packet.ptx on the software device", || Module::load_ptx(&context, &packet).map(drop))?;
     report("create a stream", || Stream::new(&context).map(drop))?;
     for ranks in [2, 8, 32] {
         report(&format!("all_gather of 64 bytes, {ranks} local ranks"), || {

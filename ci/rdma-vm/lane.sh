@@ -31,6 +31,11 @@ options=(--step 300 --put "$core=core-tests" --put "$it=it" --put "$tool=aqueduc
 perf='aqueduct perf write --transport'
 # NIC timeouts of a few seconds. With shorter ones a slow peer would look like a lost one.
 soon='AQUEDUCT_IB_TIMEOUT=17 AQUEDUCT_IB_RETRY_CNT=3'
+# An all-reduce of 8 ranks with so many on each host: memory within a host, ports over verbs between hosts.
+plan() {
+    local make="aqueduct plan new all-reduce -a hierarchical -n 8 --ranks-per-host $1 >/tmp/plan\$RANK"
+    echo "hosts $((8 / $1)) --ranks $1 '$make && aqueduct plan run /tmp/plan\$RANK -b 64K -e 64K -d half -n 1 --port-transport Ib0'"
+}
 case $lane in
     smoke)
         options+=(--timeout 800)
@@ -40,6 +45,7 @@ case $lane in
             'nics 1 tests core-tests transport::verbs::tests::nic_'
             'nics 1 tests it transports::verbs::device_to_device'
             'nics 1 tests it ports::nic::'
+            'nics 1 tests it messages::verbs_are_used messages::verbs::one_sender messages::verbs::a_message_wakes'
             "hosts 2 '$perf Ib0 --memory device -b 64 -e 64K -f 32 -W 16 -n 2'"
         )
         ;;
@@ -51,6 +57,7 @@ case $lane in
             'nics 1 tests core-tests transport::verbs::tests::nic_'
             'nics 1 tests it transports::verbs::'
             'nics 1 tests it ports::nic::'
+            'nics 1 tests it messages::verbs'
             "hosts 4 '$perf Ib0 --memory device --pattern all-to-all -b 8K -e 64K -f 8 -W 8 -n 2'"
             "nics 2 'AQUEDUCT_TEST_LOSE_NIC=\"/sbin/ip link delete r1\" tests core-tests rdma::tests::nic::lost_nic'"
             "hosts 3 --expect 0,137,0 '$soon tests it transports::losses::a_killed_peer'"
@@ -58,6 +65,8 @@ case $lane in
             "hosts 3 '$soon AQUEDUCT_TEST_LOSE_NIC=\"nsenter --net=/proc/1/ns/net /sbin/ip link delete r1\" tests it transports::losses::a_nic_that_goes_away'"
             'nics 1 tests it transports::losses::too_little_lockable_memory'
             "nics 1 'aqueduct selftest --quick >/tmp/rows 2>&1; cat /tmp/rows; [ \$(grep -c \" verbs  *passed \" /tmp/rows) = 2 ] && ! grep -e FAILED -e WARN /tmp/rows'"
+            "$(plan 4)"
+            "$(plan 2)"
             "hosts 2 --rdma-netem 'loss 0.1% delay 100us' '$perf Ib0 --memory host -b 64 -e 64K -f 32 -W 16 -n 2'"
             "hosts 2 --netem 'loss 1% delay 5ms 2ms reorder 10%' '$perf Ethernet --memory host -b 64 -e 1M -f 16 -W 16 -n 2'"
         )

@@ -30,7 +30,8 @@ pub(crate) fn exhausted() -> Option<String> {
     }
 }
 
-fn limit() -> u64 {
+/// The most that this process may open.
+pub(crate) fn limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a live output. Fails only for a resource that does not exist.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };

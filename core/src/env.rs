@@ -107,10 +107,18 @@ pub struct Env {
     pub scratch_bytes: usize,
     /// `AQUEDUCT_CACHE`, if set.
     pub cache: Option<PathBuf>,
+    /// `AQUEDUCT_TUNING`, if set.
+    pub tuning: Option<PathBuf>,
     /// `AQUEDUCT_TIMEOUT`.
     pub timeout: Duration,
     /// `AQUEDUCT_PEER_TIMEOUT`; `None` for never.
     pub peer_timeout: Option<Duration>,
+    /// Whether `AQUEDUCT_PEER_TIMEOUT` is set: messengers have another default.
+    pub peer_timeout_is_set: bool,
+    /// `AQUEDUCT_MESSAGE_EAGER`, if set.
+    pub message_eager: Option<u32>,
+    /// `AQUEDUCT_MESSAGE_SHARED_MEMORY`.
+    pub message_shared_memory: bool,
     /// `AQUEDUCT_IB_*`.
     pub ib: IbEnv,
     /// `AQUEDUCT_SOCKET_IFNAME`, if set.
@@ -183,6 +191,7 @@ impl Env {
                 Some(v) => v.trim().parse().map_err(|_| invalid("SCRATCH_BYTES", &v, "a number of bytes"))?,
             },
             cache: text("CACHE").map(PathBuf::from),
+            tuning: text("TUNING").map(PathBuf::from),
             timeout: match text("TIMEOUT") {
                 None => Duration::from_secs(60),
                 Some(v) => time(&v).map_err(|_| invalid("TIMEOUT", &v, TIME))?,
@@ -194,6 +203,14 @@ impl Env {
                     time(&v).map_err(|_| invalid("PEER_TIMEOUT", &v, &format!("{TIME}, or 0 for never")))?,
                 ),
             },
+            peer_timeout_is_set: text("PEER_TIMEOUT").is_some(),
+            message_eager: number("MESSAGE_EAGER", text("MESSAGE_EAGER"), 1..=MAX_EAGER)?,
+            message_shared_memory: choice(
+                "MESSAGE_SHARED_MEMORY",
+                text("MESSAGE_SHARED_MEMORY"),
+                &[("1", Allowed(true)), ("0", Allowed(false))],
+            )?
+            .0,
             ib: IbEnv {
                 devices: text("IB_DEVICES"),
                 port: number("IB_PORT", text("IB_PORT"), 1..=u8::MAX)?,
@@ -237,6 +254,7 @@ impl Env {
         Self {
             cuda_library: path("CUDA_LIBRARY"),
             cache: path("CACHE"),
+            tuning: path("TUNING"),
             unique_id_file: path("UNIQUE_ID_FILE"),
             rendezvous_file: path("RENDEZVOUS_FILE"),
             ..self
@@ -291,6 +309,19 @@ pub fn path(name: &str) -> Option<PathBuf> {
 fn ours() -> BTreeMap<String, String> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     std::env::vars_os().map(|(n, v)| (text(n), text(v))).filter(|(n, _)| n.starts_with(PREFIX)).collect()
+}
+
+/// The longest message that may be sent at once.
+const MAX_EAGER: u32 = 64 << 10;
+
+/// A thing that is allowed unless the variable says otherwise.
+#[derive(Clone, Copy)]
+struct Allowed(bool);
+
+impl Default for Allowed {
+    fn default() -> Self {
+        Self(true)
+    }
 }
 
 /// Values of variables that hold a time.
@@ -377,6 +408,9 @@ mod tests {
             ("TIMEOUT", "soon", "positive number of seconds"),
             ("TIMEOUT", "nan", "positive number of seconds"),
             ("PEER_TIMEOUT", "never", "0 for never"),
+            ("MESSAGE_EAGER", "0", "from 1 to 65536"),
+            ("MESSAGE_EAGER", "65537", "from 1 to 65536"),
+            ("MESSAGE_SHARED_MEMORY", "no", "1 or 0"),
             ("WORLD_SIZE", "0", "from 1 to"),
             ("RANK", "4294967296", "whole number"),
             ("LOG", "loud", "off, error"),

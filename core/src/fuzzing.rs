@@ -5,6 +5,7 @@
 
 pub use crate::bootstrap::fuzzing::*;
 pub use crate::comm::fuzzing::*;
+pub use crate::message::fuzzing::*;
 pub use crate::net::fuzzing::*;
 
 use std::collections::BTreeMap;
@@ -70,6 +71,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut all = wire_forms();
     all.extend(messages());
     all.extend(streams());
+    all.extend(message_seeds());
     let region =
         |address: u64, length: u64| [&address.to_le_bytes()[..], &length.to_le_bytes(), &[7; 4]].concat();
     all.push(("remote-region", region(0x1000, 64)));

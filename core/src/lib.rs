@@ -1,7 +1,7 @@
 //! aqueduct: driver-level GPU communication.
 //!
-//! Begin with `docs/first-crate.md` of the repository: in less than ten minutes it leads to a crate of your own that runs on GPUs or on the
-//! software device. Those who know MSCCL++ or NCCL continue with `docs/porting.md`. Every program begins like this:
+//! Begin with `docs/first-crate.md` of the repository: in less than ten minutes it leads to a crate of your own that runs on GPUs
+//! or on the software device. Those who know MSCCL++ or NCCL continue with `docs/porting.md`. Every program begins like this:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -30,10 +30,10 @@
 //! [`channel`], and whole groups by [`collective`]s. [`gpu`] is the CUDA driver as safe values; [`proxy`] lets kernels ask
 //! the host for work; [`device`] has what kernels of your own take.
 //!
-//! Every fallible call returns an [`Error`] that says what to do. Every call that waits for another rank, or for work on a device,
-//! takes a [`Deadline`] or a [`Duration`](std::time::Duration) from now, or its documentation names the limit. A wait that kernels gave up, because a peer was lost or the communicator
-//! aborted, is an error of [`gpu::Stream::synchronize`]; for streams of other libraries, ask
-//! [`comm::Communicator::check`] after waiting.
+//! Every fallible call returns an [`Error`] that says what to do. Every call that waits for another rank, or for work on a
+//! device, takes a [`Deadline`] or a [`Duration`](std::time::Duration) from now, or its documentation names the limit. A wait
+//! that kernels gave up, because a peer was lost or the communicator aborted, is an error of [`gpu::Stream::synchronize`]; for
+//! streams of other libraries, ask [`comm::Communicator::check`] after waiting.
 //!
 //! Rooms, lowest first; a file uses lower rooms and its own only (`ci/layers.sh` checks it):
 //!
@@ -42,7 +42,7 @@
 //! | 0 | error, outcome, failure, deadline, descriptors, abort, env, fault, fork, [`logging`], service_thread, wire, volatile, sync |
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
-//! | 3 | group |
+//! | 3 | group, [`message`] |
 //! | 4 | ledger |
 //! | 5 | setup |
 //! | 6 | memory |
@@ -67,6 +67,7 @@ pub mod gpu;
 
 pub mod bootstrap;
 mod group;
+pub mod message;
 
 mod ledger;
 mod memory;
@@ -109,6 +110,11 @@ pub mod internals {
     /// Control links alone, without a communicator.
     pub mod control {
         pub use crate::group::wire_up::{ControlLinks, Introduction};
+    }
+
+    /// The ring of messages within a host, without a messenger.
+    pub mod ring {
+        pub use crate::message::BareRing;
     }
 
     /// Probes a device's capabilities by using them.

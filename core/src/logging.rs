@@ -45,6 +45,13 @@ pub fn host_name() -> String {
     if failed || end == 0 { "localhost".into() } else { String::from_utf8_lossy(&name[..end]).into_owned() }
 }
 
+/// Identity of this host: its name and the id of its current boot, so that two hosts with one name differ.
+pub(crate) fn host_identity() -> String {
+    // Where /proc is not mounted, the name alone has to do.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{}/{}", host_name(), boot.trim())
+}
+
 struct Logger {
     spec: LogSpec,
     host: String,
@@ -107,6 +114,13 @@ mod tests {
     use log::LevelFilter;
 
     use super::*;
+
+    #[test]
+    fn a_host_is_known_by_its_name_and_its_boot() {
+        let identity = host_identity();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert_eq!(identity.split_once('/').unwrap(), (&*host_name(), boot.trim()));
+    }
 
     #[test]
     fn a_part_is_the_room_of_a_target() {

@@ -10,4 +10,9 @@ pub(crate) trait Outcome: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// Why, as an error of `op`.
     fn outcome(&self, op: &'static str) -> Result<()>;
+
+    /// Whether [`outcome`](Self::outcome) would be an error. An outcome that tells a failure once keeps it.
+    fn has_failed(&self) -> bool {
+        self.outcome("stream").is_err()
+    }
 }

@@ -9,11 +9,16 @@ use aqueduct_tests::process::Process;
 /// Time limit of one example, much longer than any takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// `program` without variables of ours, on the software device unless `hardware`.
+/// Checks of the software device, which examples pass, too.
+const CHECKS: [&str; 4] =
+    ["AQUEDUCT_SOFT_CHECK", "AQUEDUCT_SOFT_SEED", "AQUEDUCT_SOFT_LINES", "AQUEDUCT_SOFT_SMS"];
+
+/// `program` without variables of ours but those of checks, on the software device unless `hardware`.
 fn command(program: &str, hardware: bool) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("AQUEDUCT_") {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("AQUEDUCT_") && !CHECKS.contains(&name.as_str()) {
             command.env_remove(name);
         }
     }
@@ -63,6 +68,29 @@ fn run_with(program: &str, hardware: bool, handle: &str, says: impl Fn(u32) -> S
             && output.starts_with(&format!("rank {rank} on {driver}"))
             && output.ends_with(&format!(": {}\n", says(rank)));
         assert!(right, "rank {rank} should say: {}; {outcomes:#?}", says(rank));
+    }
+}
+
+/// A server and three workers, which need no device.
+#[test]
+fn parameter_server() {
+    const RANKS: u32 = 4;
+    let loopback = Selection { names: Some("=lo".into()), ..Selection::default() };
+    let config = BootstrapConfig::default().with_interfaces(loopback);
+    let rendezvous = Rendezvous::with_config(Some(RANKS), &config).expect("the ranks can meet on loopback");
+    let start = |rank: u32| {
+        Process::start(
+            command(env!("CARGO_BIN_EXE_parameter-server"), false)
+                .env("AQUEDUCT_RANK", rank.to_string())
+                .env("AQUEDUCT_WORLD_SIZE", RANKS.to_string())
+                .env("AQUEDUCT_UNIQUE_ID", rendezvous.unique_id().to_text().expose()),
+        )
+    };
+    let ranks: Vec<Process> = (0..RANKS).map(start).collect();
+    let deadline = Instant::now() + LIMIT;
+    for (rank, process) in (0..).zip(ranks) {
+        let (success, output) = finish(process, deadline);
+        assert!(success && output == format!("rank {rank}: 10 steps\n"), "rank {rank}: {output}");
     }
 }
 

@@ -13,8 +13,7 @@
 #define AQUEDUCT_ASSERT(condition, message) _Static_assert(condition, message)
 #endif
 
-#define AQUEDUCT_ABI_VERSION 3u
-#define AQUEDUCT_MAX_REGION_RANKS 72u
+#define AQUEDUCT_ABI_VERSION 4u
 #define AQUEDUCT_SPINS_FREE 1000u
 #define AQUEDUCT_SPINS_PER_ABORT_READ 1000u
 #define AQUEDUCT_ABORT_WORD_RUN 0u
@@ -28,7 +27,6 @@
 #define AQUEDUCT_OPERATION_UNPACK_LL16 3u
 #define AQUEDUCT_OPERATION_UNPACK_LL128 4u
 #define AQUEDUCT_OPERATION_GRID_BARRIER 5u
-#define AQUEDUCT_OPERATION_ALL_REDUCE 6u
 #define AQUEDUCT_OPERATION_FIFO 7u
 #define AQUEDUCT_OPERATION_PERF 8u
 #define AQUEDUCT_OPERATION_FLUSH 9u
@@ -202,47 +200,6 @@ AQUEDUCT_ASSERT(sizeof(AqueductGridBarrierHandle) == 32, "AqueductGridBarrierHan
 AQUEDUCT_ASSERT(offsetof(AqueductGridBarrierHandle, state) == 0, "AqueductGridBarrierHandle.state");
 AQUEDUCT_ASSERT(offsetof(AqueductGridBarrierHandle, abort) == 8, "AqueductGridBarrierHandle.abort");
 
-/* A symmetric scratch region: the same layout in the memory of every rank, mapped by all of them.
- *
- * A region is two halves of half_bytes; epoch e uses half e & 1. It carries one packet format for life
- * and serves one stream order; every pair of ranks exchanges something in every call and block, which is
- * why two halves suffice. epochs[b] is the epoch block b used last; a launch of G blocks uses
- * next_epoch of it and stores the result to every entry i with i % G == b. */
-typedef struct AqueductScratchRegion {
-    /* Base of my region, 128-byte aligned. */
-    uint64_t base;
-    /* Address of max_blocks u32 epochs in my device memory (u64 step counts for PACKET_FORMAT_HB, which
-     * has no halves: see crate::collective::HbLayout). */
-    uint64_t epochs;
-    /* Bytes in one half, a multiple of 128. */
-    uint64_t half_bytes;
-    /* Entries at epochs: the largest grid. */
-    uint32_t max_blocks;
-    /* Number of ranks. */
-    uint32_t ranks;
-    /* My rank. */
-    uint32_t rank;
-    /* One of the PACKET_FORMAT_* values. */
-    uint32_t format;
-    /* Address of a super::GridBarrierState in my device memory. */
-    uint64_t barrier;
-    /* Abort word, claim of the record and my rank. */
-    AqueductAbortHandle abort;
-    /* Base of every rank's region as mapped here; entry rank is base. */
-    uint64_t peers[72];
-} AqueductScratchRegion;
-AQUEDUCT_ASSERT(sizeof(AqueductScratchRegion) == 648, "AqueductScratchRegion");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, base) == 0, "AqueductScratchRegion.base");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, epochs) == 8, "AqueductScratchRegion.epochs");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, half_bytes) == 16, "AqueductScratchRegion.half_bytes");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, max_blocks) == 24, "AqueductScratchRegion.max_blocks");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, ranks) == 28, "AqueductScratchRegion.ranks");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, rank) == 32, "AqueductScratchRegion.rank");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, format) == 36, "AqueductScratchRegion.format");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, barrier) == 40, "AqueductScratchRegion.barrier");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, abort) == 48, "AqueductScratchRegion.abort");
-AQUEDUCT_ASSERT(offsetof(AqueductScratchRegion, peers) == 72, "AqueductScratchRegion.peers");
-
 /* One slot of a FifoHandle's queue, as written by the device: four words, lap bits included.
  *
  * As a ChannelTrigger, word 0: destination offset (bits 0-47), kind (48-55); word 1: source offset (0-47);
@@ -344,15 +301,15 @@ AQUEDUCT_ASSERT(offsetof(AqueductPortChannelHandle, reserved) == 204, "AqueductP
 /* The fixed part of the one parameter of a plan's kernel. Behind it lie, by value, the addresses that the plan names, 8
  * bytes each (see crate::plan::Kernel::addresses).
  *
- * A chunk of input or output has chunk bytes, and the buffer ends after input_bytes or output_bytes: what lies behind is
- * neither read nor written. Scratch keeps chunks apart by scratch_chunk bytes, which does not change between calls of
- * different sizes: so a chunk of scratch is always the same memory, and the order that a plan gives to accesses of
- * one chunk holds between calls, and each packet has one writer. Packets take twice as much.
+ * A chunk of input or output has chunk bytes, and the buffer ends after input_bytes or output_bytes: what lies behind
+ * is neither read nor written. Scratch keeps chunks apart by scratch_chunk bytes, which does not change between calls of
+ * different sizes: so a chunk of scratch is always the same memory, and the order that a plan gives to accesses of one chunk
+ * holds between calls, and each packet has one writer. Packets take twice as much.
  *
- * A move handles vectors vectors of 16 bytes for each chunk, the last of which may be cut short by the chunk's end, and two
- * packets for each vector whether the data fills them or not. Vector v of a range of several chunks is vector v - q * vectors
- * of chunk q, q = v / vectors; the quotient is (v * magic) >> shift in 64 bits for v below 2^31 (Granlund and Montgomery,
- * "Division by Invariant Integers using Multiplication", 1994). */
+ * A move handles vectors vectors of 16 bytes for each chunk, the last of which may be cut short by the chunk's end, and
+ * two packets for each vector whether the data fills them or not. Vector v of a range of several chunks is vector v - q *
+ * vectors of chunk q, q = v / vectors; the quotient is (v * magic) >> shift in 64 bits for v below 2^31 (Granlund and
+ * Montgomery, "Division by Invariant Integers using Multiplication", 1994). */
 typedef struct AqueductPlanArgs {
     /* Bytes from one chunk of input or output to the next. */
     uint64_t chunk;
@@ -369,17 +326,22 @@ typedef struct AqueductPlanArgs {
     uint64_t control;
     /* Abort word, claim of the record and my rank. */
     AqueductAbortHandle abort;
-    /* Vectors of 16 bytes of a chunk: chunk / 16, rounded up; not zero, because a call that exchanges nothing must not be counted.
-     * A range has fewer than 2^31, or 2^30 if packets take part. */
+    /* Vectors of 16 bytes of a chunk: chunk / 16, rounded up; not zero, because a call that exchanges nothing must not be
+     * counted. A range has fewer than 2^31, or 2^30 if packets take part. */
     uint32_t vectors;
     /* For the division by vectors: 2^shift / vectors, rounded up. */
     uint32_t magic;
     /* For the division: 31 + the base-two logarithm of vectors, rounded up. */
     uint32_t shift;
+    /* For the division by the blocks of the launch, as magic. Only a kernel that runs with any grid reads it
+     * (Kernel::runs_with_any_grid(crate::plan::Kernel::runs_with_any_grid)). */
+    uint32_t grid_magic;
+    /* For that division, as shift. */
+    uint32_t grid_shift;
     /* Zero. */
     uint32_t reserved;
 } AqueductPlanArgs;
-AQUEDUCT_ASSERT(sizeof(AqueductPlanArgs) == 88, "AqueductPlanArgs");
+AQUEDUCT_ASSERT(sizeof(AqueductPlanArgs) == 96, "AqueductPlanArgs");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, chunk) == 0, "AqueductPlanArgs.chunk");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, scratch_chunk) == 8, "AqueductPlanArgs.scratch_chunk");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, input_bytes) == 16, "AqueductPlanArgs.input_bytes");
@@ -390,7 +352,99 @@ AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, abort) == 48, "AqueductPlanArgs.abort
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, vectors) == 72, "AqueductPlanArgs.vectors");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, magic) == 76, "AqueductPlanArgs.magic");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, shift) == 80, "AqueductPlanArgs.shift");
-AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, reserved) == 84, "AqueductPlanArgs.reserved");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, grid_magic) == 84, "AqueductPlanArgs.grid_magic");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, grid_shift) == 88, "AqueductPlanArgs.grid_shift");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, reserved) == 92, "AqueductPlanArgs.reserved");
+
+/* The caller's numbers for a kernel whose chunks have sizes of their own, behind the other addresses in its parameter: for
+ * every rank how many elements this rank sends it, from where in the input, how many it has room for, and where in the
+ * output. A number stands in an array of u64 in memory that the device reads, at a distance of stride bytes for each rank;
+ * an array at 0 is all zeros. */
+typedef struct AqueductPlanRows {
+    /* Elements for each rank. */
+    uint64_t send_counts;
+    /* Bytes from number to number: 8, or 0 for one number for all ranks. */
+    uint64_t send_counts_stride;
+    /* Elements from the start of the input. */
+    uint64_t send_offsets;
+    /* As above. */
+    uint64_t send_offsets_stride;
+    /* Elements that there is room for from each rank. */
+    uint64_t receive_counts;
+    /* As above. */
+    uint64_t receive_counts_stride;
+    /* Elements from the start of the output. */
+    uint64_t receive_offsets;
+    /* As above. */
+    uint64_t receive_offsets_stride;
+    /* Bytes of an element. */
+    uint64_t element;
+    /* The OverflowRecord of this rank. */
+    uint64_t record;
+    /* An array of u64 for the elements that came from each rank, or 0. */
+    uint64_t received;
+} AqueductPlanRows;
+AQUEDUCT_ASSERT(sizeof(AqueductPlanRows) == 88, "AqueductPlanRows");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_counts) == 0, "AqueductPlanRows.send_counts");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_counts_stride) == 8, "AqueductPlanRows.send_counts_stride");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_offsets) == 16, "AqueductPlanRows.send_offsets");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_offsets_stride) == 24, "AqueductPlanRows.send_offsets_stride");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, receive_counts) == 32, "AqueductPlanRows.receive_counts");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, receive_counts_stride) == 40, "AqueductPlanRows.receive_counts_stride");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, receive_offsets) == 48, "AqueductPlanRows.receive_offsets");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, receive_offsets_stride) == 56, "AqueductPlanRows.receive_offsets_stride");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, element) == 64, "AqueductPlanRows.element");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, record) == 72, "AqueductPlanRows.record");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, received) == 80, "AqueductPlanRows.received");
+
+/* A row of a table that ranks show each other: what one rank sends another one, and the room that it has for what comes from
+ * it. */
+typedef struct AqueductPlanRow {
+    /* Bytes from the start of the sender's input. */
+    uint64_t send_offset;
+    /* Bytes sent; 2^64 - 1 if the row is none that the rank can keep to. */
+    uint64_t send_bytes;
+    /* Bytes from the start of the receiver's output. */
+    uint64_t receive_offset;
+    /* Bytes that there is room for. */
+    uint64_t room;
+} AqueductPlanRow;
+AQUEDUCT_ASSERT(sizeof(AqueductPlanRow) == 32, "AqueductPlanRow");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, send_offset) == 0, "AqueductPlanRow.send_offset");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, send_bytes) == 8, "AqueductPlanRow.send_bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, receive_offset) == 16, "AqueductPlanRow.receive_offset");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, room) == 24, "AqueductPlanRow.room");
+
+/* The last call of which some row did not fit (pinned host memory): nothing was moved. Read it when the kernel is done. */
+typedef struct AqueductOverflowRecord {
+    /* Number of such calls. */
+    uint64_t calls;
+    /* Bytes to be sent; 2^64 - 1 if a row of the sender's leaves its buffers. */
+    uint64_t bytes;
+    /* Bytes that the receiver had room for. */
+    uint64_t room;
+    /* The sender's rank. */
+    uint32_t sender;
+    /* The receiver's rank. */
+    uint32_t receiver;
+} AqueductOverflowRecord;
+AQUEDUCT_ASSERT(sizeof(AqueductOverflowRecord) == 32, "AqueductOverflowRecord");
+AQUEDUCT_ASSERT(offsetof(AqueductOverflowRecord, calls) == 0, "AqueductOverflowRecord.calls");
+AQUEDUCT_ASSERT(offsetof(AqueductOverflowRecord, bytes) == 8, "AqueductOverflowRecord.bytes");
+AQUEDUCT_ASSERT(offsetof(AqueductOverflowRecord, room) == 16, "AqueductOverflowRecord.room");
+AQUEDUCT_ASSERT(offsetof(AqueductOverflowRecord, sender) == 24, "AqueductOverflowRecord.sender");
+AQUEDUCT_ASSERT(offsetof(AqueductOverflowRecord, receiver) == 28, "AqueductOverflowRecord.receiver");
+
+/* A time that a block of a plan's kernel noted: see crate::plan::Step::Mark. */
+typedef struct AqueductTraceRecord {
+    /* Nanoseconds of %globaltimer. */
+    uint64_t time;
+    /* The mark's number. */
+    uint64_t number;
+} AqueductTraceRecord;
+AQUEDUCT_ASSERT(sizeof(AqueductTraceRecord) == 16, "AqueductTraceRecord");
+AQUEDUCT_ASSERT(offsetof(AqueductTraceRecord, time) == 0, "AqueductTraceRecord.time");
+AQUEDUCT_ASSERT(offsetof(AqueductTraceRecord, number) == 8, "AqueductTraceRecord.number");
 
 #if defined(__CUDACC__)
 

@@ -10,11 +10,11 @@
 
 mod abort;
 mod grid_barrier;
+mod lap;
 mod layout;
 mod memory_channel;
 mod plan;
 mod port;
-mod scratch;
 mod symbols;
 mod trigger;
 
@@ -23,13 +23,10 @@ pub use abort::{
     AbortClaim, AbortHandle, AbortRecord, NO_PEER, Operation, SPINS_FREE, SPINS_PER_ABORT_READ,
 };
 pub use grid_barrier::{GridBarrierHandle, GridBarrierState};
+pub use lap::{FIRST_EPOCH_OF_LAP, LAST_EPOCH};
 pub use layout::{DeviceStruct, Field, StructLayout};
 pub use memory_channel::{MemoryChannelHandle, SemaphoreHandle};
-pub use plan::PlanArgs;
+pub use plan::{OverflowRecord, PlanArgs, PlanRow, PlanRows, TraceRecord};
 pub use port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
-pub use scratch::{
-    FIRST_EPOCH_OF_LAP, LAST_EPOCH, MAX_REGION_RANKS, PACKET_FORMAT_HB, PACKET_FORMAT_LL8,
-    PACKET_FORMAT_LL16, PACKET_FORMAT_LL128, ScratchRegion, epoch_scrubs, next_epoch,
-};
 pub use symbols::{ABI_VERSION, CONSTANTS, STRUCTS, symbol, symbols};
 pub use trigger::{ChannelTrigger, FifoHandle, ProxyTrigger, TriggerError, TriggerKind, lap_bit};

@@ -1,7 +1,6 @@
 //! The kernels that can be instantiated: one row per kernel file.
 
 mod channel;
-mod collective;
 mod fifo;
 mod ll128;
 mod perf;
@@ -11,8 +10,7 @@ mod row;
 pub use row::{Arg, Entry, Kernel, Launch, Param};
 
 /// The rows by family; one file of this module each.
-const FAMILIES: &[&[Kernel]] =
-    &[channel::ROWS, collective::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS, port::ROWS];
+const FAMILIES: &[&[Kernel]] = &[channel::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS, port::ROWS];
 
 /// Every row.
 pub fn rows() -> impl Iterator<Item = &'static Kernel> {

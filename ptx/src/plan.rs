@@ -6,18 +6,21 @@
 
 mod check;
 mod control;
+mod element;
 mod kernel;
 mod moves;
 mod port;
 mod render;
+mod row_steps;
 mod rows;
 mod side;
+mod step;
 mod text;
 mod turn;
 mod work;
 
-pub use kernel::{
-    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Shape, Share,
-    Signal, Step, Wait,
-};
+pub use element::{Element, Reduction};
+pub use kernel::{Block, Kernel, Laps, Rows, Shape, Trace};
 pub use render::render;
+pub use step::{Base, Move, Number, Operand, Port, PortPut, Share, Signal, Step, Wait};
+pub use work::unroll;

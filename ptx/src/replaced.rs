@@ -3,8 +3,12 @@
 //! `PTX_REPLACED=PATH` names a file whose first line is a path under `kernels/` and whose rest is the text that stands
 //! there. `PTX_USED=FOLDER` names a folder in which an empty file appears for each source that is asked for: so a test
 //! is known to use it. Both reach the processes that a test starts, because they are variables.
+//!
+//! The kernels of plans are composed by calls that each add a fragment. Such a call is a source, too: its name is its place, as
+//! in `plan/control.rs:92`, and its text is empty to leave the fragment out, or gives one constant another value, as in `ASKS=0`.
 
 use std::collections::HashSet;
+use std::panic::Location;
 use std::sync::{Mutex, OnceLock};
 
 /// The text of the source at `path`, of which `text` is the one compiled in.
@@ -13,6 +17,22 @@ pub(crate) fn current(path: &str, text: &'static str) -> &'static str {
     match replaced() {
         Some((name, other)) if name == path => other,
         _ => text,
+    }
+}
+
+/// The parameters with which the call at `place` adds its fragment, or `None` if it leaves it out.
+pub(crate) fn call(place: &Location<'_>, mut params: Vec<(String, String)>) -> Option<Vec<(String, String)>> {
+    let file = place.file().rsplit_once("src/").map_or(place.file(), |(_, file)| file);
+    let name = format!("{file}:{}", place.line());
+    note(&name);
+    match replaced() {
+        Some((called, change)) if *called == name => {
+            let (constant, value) = change.trim().split_once('=')?;
+            let found = params.iter_mut().find(|(name, _)| name == constant);
+            value.clone_into(&mut found.expect("PTX_REPLACED: the call has this constant").1);
+            Some(params)
+        }
+        _ => Some(params),
     }
 }
 

@@ -136,8 +136,8 @@ fn packets(mode: &str, data: &[u8], flag: u32) -> Vec<u8> {
 }
 
 impl Pair {
-    /// The loop of `mode` for `rank`, which sends from its `src` and receives behind that. Flags are the number of round trips, after one
-    /// that is not counted, and the first flag.
+    /// The loop of `mode` for `rank`, which sends from its `src` and receives behind that. Flags are the number of round trips,
+    /// after one that is not counted, and the first flag.
     fn bounce(
         &self,
         rank: usize,
@@ -210,7 +210,8 @@ fn messages_bounce_in_every_mode() {
     }
 }
 
-/// One loop waits for packets of which the end is missing, or of which words are of another hop: it neither writes data nor answers.
+/// One loop waits for packets of which the end is missing, or of which words are of another hop: it neither writes data nor
+/// answers.
 #[test]
 fn a_hop_is_answered_when_all_of_it_has_arrived() {
     for mode in ["ll8", "ll16", "ll128", "bare"] {

@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::{Bootstrap, Rendezvous, TcpBootstrap, UniqueId};
-use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{GpuBuffer, Stream};
 use aqueduct::internals::net::{Claims, Network, Secret, interfaces};
+use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::{Deadline, ErrorKind};
 use aqueduct_tests::ranks;
 
@@ -244,8 +245,8 @@ fn rank(machine: Machine, most: f64, me: u32) {
     let shared = File::options().write(true).open(&board).unwrap();
     shared.write_all_at(&ports[0].to_le_bytes(), 1 + 2 * u64::from(me)).unwrap();
 
-    let config = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
-    let reduce = AllReduce::prepare(&comm, config, soon()).unwrap();
+    let config = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+    let reduce = Collective::prepare(&comm, Kind::AllReduce, config, soon()).unwrap();
     let (stream, data) =
         (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, COUNT * 4).unwrap()));
     let ones: Vec<u8> = (0..COUNT).flat_map(|_| 1_f32.to_le_bytes()).collect();
@@ -263,7 +264,7 @@ fn rank(machine: Machine, most: f64, me: u32) {
         for _ in 0..CALLS {
             data.upload(0, &ones, soon()).unwrap();
             let slice = data.slice(..).unwrap();
-            reduce.launch(&stream, &slice, &slice, COUNT, ElementType::F32, ReduceOp::Sum).unwrap();
+            reduce.launch(&stream, &slice, &slice, COUNT, Element::F32, Reduction::Sum).unwrap();
             stream.synchronize(soon()).unwrap();
         }
         times[mode].push(since.elapsed().as_secs_f64() / CALLS as f64 * 1e6);

@@ -9,7 +9,7 @@ use aqueduct::plan::program::{CollectiveProgram, Pattern, SyncType};
 use aqueduct::plan::{Element, Kind, Reduction, oracle};
 
 use crate::data::mix;
-use crate::group::{Machine, Rank, processes, soon, threads};
+use crate::group::{Machine, Rank, groups_of_ranks, soon, threads};
 
 const CANARY: u8 = 0xA5;
 /// Bytes before and behind a call's data that nothing may touch.
@@ -35,6 +35,8 @@ fn kinds(ranks: u32) -> Vec<Kind> {
         Kind::AllToAll,
         Kind::Broadcast { root },
         Kind::Reduce { root },
+        Kind::Gather { root },
+        Kind::Scatter { root },
         Kind::SendRecv,
     ]
 }
@@ -78,14 +80,24 @@ impl<'a> Bench<'a> {
         Self { rank, collective, stream, buffers, shown: [apart, one], call: 0 }
     }
 
-    /// Parts of a rank's input and output.
-    fn parts(&self) -> [usize; 2] {
+    /// Parts of the whole input and output.
+    fn whole(&self) -> [usize; 2] {
         let ranks = self.rank.comm.size() as usize;
         match self.collective.kind() {
-            Kind::AllGather => [1, ranks],
-            Kind::ReduceScatter => [ranks, 1],
+            Kind::AllGather | Kind::Gather { .. } => [1, ranks],
+            Kind::ReduceScatter | Kind::Scatter { .. } => [ranks, 1],
             Kind::AllToAll => [ranks, ranks],
             _ => [1, 1],
+        }
+    }
+
+    /// Parts of this rank's input and output.
+    fn parts(&self) -> [usize; 2] {
+        let [inputs, outputs] = self.whole();
+        match *self.collective.kind() {
+            Kind::Gather { root } if root != self.rank.me() => [inputs, 0],
+            Kind::Scatter { root } if root != self.rank.me() => [0, outputs],
+            _ => [inputs, outputs],
         }
     }
 
@@ -123,14 +135,15 @@ impl<'a> Bench<'a> {
 
     fn enqueue(&self, place: Place, part: usize, op: Reduction) -> aqueduct::Result<()> {
         let [inputs, outputs] = self.parts().map(|parts| parts * part);
+        let count = self.whole()[0] * part;
         if place.shown {
             let buffers = &self.shown[usize::from(place.in_place)];
-            return self.collective.launch_on(&self.stream, buffers, inputs, Element::F32, op);
+            return self.collective.launch_on(&self.stream, buffers, count, Element::F32, op);
         }
         let [input_at, output_at] = self.at(place, part);
         let input = self.slice(false, place, input_at, inputs);
         let output = self.slice(true, place, output_at, outputs);
-        self.collective.launch(&self.stream, &input, &output, inputs, Element::F32, op)
+        self.collective.launch(&self.stream, &input, &output, count, Element::F32, op)
     }
 
     /// Compares the result with the definition, and everything that no call may touch with what was there.
@@ -143,7 +156,8 @@ impl<'a> Bench<'a> {
             self.rank.me(),
             self.call
         );
-        let all: Vec<_> = (0..self.rank.comm.size()).map(|rank| self.data(rank, inputs)).collect();
+        let whole = self.whole()[0] * part;
+        let all: Vec<_> = (0..self.rank.comm.size()).map(|rank| self.data(rank, whole)).collect();
         let combine = |a: f32, b: f32| if op == Reduction::Max { a.max(b) } else { a + b };
         let expected = &oracle::outputs(kind, &all, combine)[self.rank.me() as usize];
         let [input_at, output_at] = self.at(place, part);
@@ -158,7 +172,8 @@ impl<'a> Bench<'a> {
         };
         let mut wanted = vec![canary; end];
         if !place.in_place {
-            wanted[input_at..input_at + inputs].copy_from_slice(&all[self.rank.me() as usize]);
+            let mine = &all[self.rank.me() as usize][..inputs];
+            wanted[input_at..input_at + inputs].copy_from_slice(mine);
             assert!(bits(&seen(false)) == bits(&wanted), "{what}: the input");
             wanted.fill(canary);
         }
@@ -196,7 +211,7 @@ impl<'a> Bench<'a> {
 
     /// Elements of a part of the largest message that goes as packets.
     fn limit(&self) -> usize {
-        PACKETS as usize / 4 / self.parts().into_iter().max().unwrap_or(1)
+        PACKETS as usize / 4 / self.whole().into_iter().max().unwrap_or(1)
     }
 
     /// Calls of sizes that grow and shrink, at every place.
@@ -217,7 +232,7 @@ impl<'a> Bench<'a> {
 
     /// Which way a call goes follows from its size and whether its buffers are shown.
     fn ways(&self) {
-        let (limit, inputs) = (self.limit(), self.parts()[0]);
+        let (limit, inputs) = (self.limit(), self.whole()[0]);
         let way = |in_place: bool, part: usize| {
             self.collective.algorithm(in_place, inputs * part, Element::F32).unwrap()
         };
@@ -227,11 +242,16 @@ impl<'a> Bench<'a> {
         };
         // One rank needs nobody, and never to be shown anything.
         let ranks = self.rank.comm.size();
-        assert_eq!([way(false, limit), shown(false, limit)], ["packets"; 2]);
-        assert_eq!(way(false, limit + 1), if ranks == 1 { "zero-copy" } else { "staged" });
+        assert_eq!([false, true].map(|in_place| way(in_place, limit)), ["packets"; 2]);
+        assert_eq!([false, true].map(|in_place| shown(in_place, limit)), ["packets"; 2]);
+        let hidden = match self.collective.kind() {
+            _ if ranks == 1 => "zero-copy",
+            Kind::AllReduce => "two-shot",
+            _ => "staged",
+        };
+        assert_eq!(way(false, limit + 1), hidden);
         assert_eq!(shown(false, limit + 1), "zero-copy");
         if ranks > 1 {
-            assert_eq!([way(true, limit), shown(true, limit)], ["packets"; 2]);
             let swaps = matches!(self.collective.kind(), Kind::AllToAll | Kind::SendRecv);
             assert_eq!(shown(true, limit + 1), if swaps { "staged" } else { "zero-copy" });
         }
@@ -334,7 +354,16 @@ fn wrong_calls_are_refused_and_do_nothing() {
         says(prepare(custom, config()), "mine is no built-in collective; run its plan with plan::Executor");
         says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
         let other = CollectiveProgram::new("other", Pattern::send_recv(2, 1)).build().unwrap();
-        says(prepare(Kind::AllGather, config().with_plan(other, 0..=8)), "the plan other is one of SendRecv");
+        says(
+            prepare(Kind::AllGather, config().with_plan(other.clone(), 0..=8)),
+            "the plan other is one of SendRecv",
+        );
+        for kind in [Kind::Gather { root: 0 }, Kind::Scatter { root: 1 }] {
+            says(prepare(kind, config().with_plan(other.clone(), 0..=8)), "takes no plans of users");
+        }
+        let variable = CollectiveProgram::new("variable", Pattern::all_to_all(2, 1)).variable_chunks(true);
+        let sized = config().with_plan(variable.build().unwrap(), 0..=8);
+        says(prepare(Kind::AllToAll, sized), "have sizes of their own, and calls here have one");
 
         let mut bench = Bench::new(&rank, Kind::ReduceScatter, config());
         let other = Bench::new(&rank, Kind::ReduceScatter, config());
@@ -365,40 +394,8 @@ fn wrong_calls_are_refused_and_do_nothing() {
     });
 }
 
-macro_rules! groups {
-    ($($ranks:literal $threads:ident $processes:ident $need:literal,)+) => {
-        mod soft {
-            use super::*;
-            $(#[test]
-            fn $threads() {
-                let name = concat!("built_in::soft::", stringify!($threads));
-                threads(Machine::Software, $ranks, name, |rank| run(&rank));
-            }
-            #[test]
-            fn $processes() {
-                let name = concat!("built_in::soft::", stringify!($processes));
-                processes(Machine::Software, $ranks, name, |rank| run(&rank));
-            })+
-        }
-        mod hardware {
-            use super::*;
-            $(#[test]
-            #[ignore = $need]
-            fn $threads() {
-                let name = concat!("built_in::hardware::", stringify!($threads));
-                threads(Machine::Hardware, $ranks, name, |rank| run(&rank));
-            }
-            #[test]
-            #[ignore = $need]
-            fn $processes() {
-                let name = concat!("built_in::hardware::", stringify!($processes));
-                processes(Machine::Hardware, $ranks, name, |rank| run(&rank));
-            })+
-        }
-    };
-}
-
-groups! {
+groups_of_ranks! {
+    "built_in":
     1 one_thread one_process "needs an NVIDIA GPU",
     2 two_threads two_processes "needs two NVIDIA GPUs",
     3 three_threads three_processes "needs three NVIDIA GPUs",

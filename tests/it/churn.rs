@@ -259,8 +259,8 @@ fn settle(rank: &Rank) {
     rank.barrier();
 }
 
-/// Reaps finished work, and describes the rest: objects held for the peer, if there are more than `most`, and cleanup that waits for
-/// this rank's work.
+/// Reaps finished work, and describes the rest: objects held for the peer, if there are more than `most`, and cleanup that waits
+/// for this rank's work.
 fn still_held(rank: &Rank, most: usize) -> Option<String> {
     rank.comm.context().reap();
     // Calls drop what service threads may not.

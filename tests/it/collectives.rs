@@ -1,24 +1,28 @@
-//! All-reduce between threads with a device each, and between processes.
+//! All-reduces of every type and reduction, on buffers anywhere, between threads with a device each, and between processes.
 
 use std::time::Duration;
 
 use aqueduct::ErrorKind;
-use aqueduct::collective::{Algorithm, AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::gpu::{CaptureMode, DeviceSlice, GraphExec, Stream};
+use aqueduct::plan::{Element, Kind, Reduction};
 
-use crate::data::{assert_same, elements, reduced};
+use crate::data::{REDUCTIONS, TYPES, Way, assert_same, elements, reduced};
 use crate::group::{Machine, Rank, config, processes, processes_each, soon, threads};
 
 const CANARY: u8 = 0xA5;
-const F32_SUM: (ElementType, ReduceOp) = (ElementType::F32, ReduceOp::Sum);
-const ALGORITHMS: [Algorithm; 2] = [Algorithm::OneShotLl16, Algorithm::TwoShotHb];
+const F32_SUM: (Element, Reduction) = (Element::F32, Reduction::Sum);
 
 /// A prepared all-reduce of one rank, and the number of its calls so far.
 struct Bench<'a> {
     rank: &'a Rank,
     stream: Stream,
-    reduce: AllReduce,
+    reduce: Collective,
     iteration: u32,
+}
+
+fn prepare(rank: &Rank, config: CollectiveConfig) -> Collective {
+    Collective::prepare(&rank.comm, Kind::AllReduce, config, soon()).unwrap()
 }
 
 /// Placement of a call's buffers.
@@ -37,17 +41,17 @@ enum Place {
 const PLACES: [Place; 4] = [Place::Same, Place::Odd, Place::Apart, Place::OddSame];
 
 impl<'a> Bench<'a> {
-    fn new(rank: &'a Rank, config: AllReduceConfig) -> Self {
+    fn new(rank: &'a Rank, config: CollectiveConfig) -> Self {
         Self {
             rank,
             stream: Stream::new(rank.comm.context()).unwrap(),
-            reduce: AllReduce::prepare(&rank.comm, config, soon()).unwrap(),
+            reduce: prepare(rank, config),
             iteration: 0,
         }
     }
 
     /// Runs one call with fresh data and checks every byte of both buffers, also those outside the call.
-    fn call(&mut self, ty: ElementType, op: ReduceOp, count: usize, place: Place) {
+    fn call(&mut self, ty: Element, op: Reduction, count: usize, place: Place) {
         self.iteration += 1;
         let (me, ranks) = (self.rank.me(), self.rank.comm.size());
         let (input_at, output_at) = match place {
@@ -76,7 +80,7 @@ impl<'a> Bench<'a> {
             "rank {me} of {ranks}: {} {} of {count}, {place:?}, {}, call {}",
             ty.name(),
             op.name(),
-            self.reduce.algorithm(len),
+            self.reduce.algorithm(in_place, count, ty).unwrap(),
             self.iteration
         );
         let mut seen = vec![0; len + 256];
@@ -95,11 +99,12 @@ const COUNTS: [usize; 21] =
     [0, 1, 2, 3, 4, 5, 31, 257, 1023, 4097, 20_001, 4096, 4095, 1024, 256, 255, 33, 8, 7, 1, 0];
 
 /// Every element type with every reduction, with changing sizes and placements.
-fn types_and_reductions(rank: &Rank, algorithm: Algorithm) {
-    let mut bench = Bench::new(rank, AllReduceConfig::default().with_algorithm(algorithm));
+fn types_and_reductions(rank: &Rank, way: Way) {
+    let variants = TYPES.into_iter().flat_map(|ty| REDUCTIONS.map(|op| (ty, op)));
+    let mut bench = Bench::new(rank, way.config(variants));
     let mut n = 0;
-    for ty in ElementType::ALL {
-        for op in ReduceOp::ALL {
+    for ty in TYPES {
+        for op in REDUCTIONS {
             for count in [1021, 8, 0, 517] {
                 bench.call(ty, op, count, PLACES[n % 4]);
                 n += 1;
@@ -112,10 +117,13 @@ fn types_and_reductions(rank: &Rank, algorithm: Algorithm) {
 }
 
 /// Sizes that grow and shrink from one call to the next.
-fn sizes(rank: &Rank, algorithm: Algorithm) {
-    let variants = [F32_SUM, (ElementType::Bf16, ReduceOp::Sum)];
-    let config = AllReduceConfig::default().with_variants(variants).with_algorithm(algorithm);
-    let mut bench = Bench::new(rank, config);
+fn sizes(rank: &Rank, way: Way) {
+    let variants = [F32_SUM, (Element::Bf16, Reduction::Sum)];
+    let mut bench = Bench::new(rank, way.config(variants));
+    if rank.comm.size() > 1 {
+        let ways = COUNTS.map(|count| bench.reduce.algorithm(true, count, Element::F32).unwrap());
+        assert_eq!(ways, [way.name(); COUNTS.len()]);
+    }
     for (ty, op) in variants {
         for (n, count) in COUNTS.into_iter().enumerate() {
             bench.call(ty, op, count, PLACES[n % 4]);
@@ -124,14 +132,15 @@ fn sizes(rank: &Rank, algorithm: Algorithm) {
     rank.barrier();
 }
 
-/// The library's choice of an algorithm: sizes at the limit and one element below and above it, alternating.
+/// The library's choice of a way: sizes at the limit and one element below and above it, alternating.
 fn choice(rank: &Rank) {
-    let mut bench = Bench::new(rank, AllReduceConfig::default().with_variants([F32_SUM]));
-    let serves = |bytes| bench.reduce.algorithm(bytes);
-    let limit =
-        (1..=1 << 20).rev().find(|&b| serves(b) == Algorithm::OneShotLl16).expect("small calls use one-shot");
-    assert_eq!(serves(limit + 1), Algorithm::TwoShotHb, "larger calls use two-shot");
-    let count = limit / 4;
+    let mut bench = Bench::new(rank, CollectiveConfig::default().with_variants([F32_SUM]));
+    let way = |count| bench.reduce.algorithm(false, count, Element::F32).unwrap();
+    let count =
+        (1..=1 << 18).rev().find(|&count| way(count) == "packets").expect("small calls go as packets");
+    // One rank alone has nothing to exchange.
+    let larger = if rank.comm.size() == 1 { "zero-copy" } else { "two-shot" };
+    assert_eq!(way(count + 1), larger, "larger calls go through scratch");
     for (n, count) in [count, count + 1, 3, count - 1, count + 1, 5, count].into_iter().enumerate() {
         bench.call(F32_SUM.0, F32_SUM.1, count, PLACES[n % 4]);
     }
@@ -139,93 +148,97 @@ fn choice(rank: &Rank) {
 }
 
 /// A captured sequence of calls, replayed with fresh input each time, then many times without the host in between.
-fn graph_replay(rank: &Rank, algorithm: Algorithm) {
+fn graph_replay(rank: &Rank, way: Way) {
     const COUNT: usize = 1500;
     let (me, ranks) = (rank.me(), rank.comm.size());
-    let variants = [F32_SUM, (ElementType::I32, ReduceOp::Sum)];
-    let config = AllReduceConfig::default().with_variants(variants).with_algorithm(algorithm);
-    let reduce = AllReduce::prepare(&rank.comm, config, soon()).unwrap();
+    let reduce = prepare(rank, way.config([F32_SUM, (Element::I32, Reduction::Sum)]));
     let stream = Stream::new(rank.comm.context()).unwrap();
     let (input, output, total) = (rank.buffer(COUNT * 4), rank.buffer(COUNT * 4), rank.buffer(COUNT * 4));
     let all = |buffer: &std::sync::Arc<aqueduct::gpu::GpuBuffer>| buffer.slice(..).unwrap();
     let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| {
-        reduce.launch(stream, &all(&input), &all(&output), COUNT, ElementType::F32, ReduceOp::Sum)?;
-        reduce.launch(stream, &all(&total), &all(&total), COUNT, ElementType::I32, ReduceOp::Sum)?;
+        reduce.launch(stream, &all(&input), &all(&output), COUNT, Element::F32, Reduction::Sum)?;
+        reduce.launch(stream, &all(&total), &all(&total), COUNT, Element::I32, Reduction::Sum)?;
         // A second call of another size, so that sizes also change within a replay.
-        reduce.launch(stream, &all(&total), &all(&total), 3, ElementType::I32, ReduceOp::Sum)
+        reduce.launch(stream, &all(&total), &all(&total), 3, Element::I32, Reduction::Sum)
     })
     .unwrap();
-    assert_eq!(graph.nodes(), 3);
-    let started = elements(ElementType::I32, me, 1000, COUNT);
+    // In place, one rank alone has nothing to do.
+    assert_eq!(graph.nodes(), if ranks == 1 { 1 } else { 3 });
+    let started = elements(Element::I32, me, 1000, COUNT);
     total.upload(0, &started, soon()).unwrap();
     let mut seen = vec![0; COUNT * 4];
     for iteration in 0..4 {
-        input.upload(0, &elements(ElementType::F32, me, iteration, COUNT), soon()).unwrap();
+        input.upload(0, &elements(Element::F32, me, iteration, COUNT), soon()).unwrap();
         graph.launch(&stream).unwrap();
         stream.synchronize(soon()).unwrap();
         output.download(0, &mut seen, soon()).unwrap();
-        let expected = reduced(ElementType::F32, ReduceOp::Sum, ranks, iteration, COUNT);
-        assert_same(&seen, &expected, format_args!("rank {me}, {algorithm}, replay {iteration}"));
+        let expected = reduced(Element::F32, Reduction::Sum, ranks, iteration, COUNT);
+        assert_same(&seen, &expected, format_args!("rank {me}, {way:?}, replay {iteration}"));
     }
     for _ in 0..6 {
         graph.launch(&stream).unwrap();
     }
     // A plain call after the replays uses the same scratch memory.
-    reduce.launch(&stream, &all(&total), &all(&total), COUNT, ElementType::I32, ReduceOp::Sum).unwrap();
+    reduce.launch(&stream, &all(&total), &all(&total), COUNT, Element::I32, Reduction::Sum).unwrap();
     stream.synchronize(soon()).unwrap();
     total.download(0, &mut seen, soon()).unwrap();
     // The first call sums over the ranks; each later one multiplies by their number.
-    let mut expected = reduced(ElementType::I32, ReduceOp::Sum, ranks, 1000, COUNT);
+    let mut expected = reduced(Element::I32, Reduction::Sum, ranks, 1000, COUNT);
     for (i, value) in expected.chunks_exact_mut(4).enumerate() {
         let later_calls = if i < 3 { 20 } else { 10 };
         let sum = i32::from_le_bytes(value.try_into().unwrap());
         let product = sum.wrapping_mul(ranks.cast_signed().wrapping_pow(later_calls));
         value.copy_from_slice(&product.to_le_bytes());
     }
-    assert_same(&seen, &expected, format_args!("rank {me}, {algorithm}, ten replays and a call"));
+    assert_same(&seen, &expected, format_args!("rank {me}, {way:?}, ten replays and a call"));
     rank.barrier();
 }
 
 /// Every rank refuses invalid calls, and the next valid call works.
 fn refusals(rank: &Rank) {
-    let mut bench = Bench::new(rank, AllReduceConfig::default().with_variants([F32_SUM]));
+    let mut bench = Bench::new(rank, CollectiveConfig::default().with_variants([F32_SUM]));
     let (a, b) = (rank.buffer(64), rank.buffer(64));
     let (whole, other) = (a.slice(..).unwrap(), b.slice(..).unwrap());
     let refused = |input: &DeviceSlice, output: &DeviceSlice, count, op, words: &str| {
-        let error =
-            bench.reduce.launch(&bench.stream, input, output, count, ElementType::F32, op).unwrap_err();
+        let error = bench.reduce.launch(&bench.stream, input, output, count, Element::F32, op).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
         assert!(error.message().contains(words), "{error}");
     };
-    refused(&whole, &other, 17, ReduceOp::Sum, "17 elements of f32 need 68 bytes, the input has 64");
-    refused(&whole, &other.slice(..60).unwrap(), 16, ReduceOp::Sum, "the output has 60");
-    refused(&whole, &other, usize::MAX / 2, ReduceOp::Sum, "exceed the address space");
+    refused(&whole, &other, 17, Reduction::Sum, "this call needs 68 bytes of input, which has 64");
+    refused(
+        &whole,
+        &other.slice(..60).unwrap(),
+        16,
+        Reduction::Sum,
+        "this call needs 64 bytes of output, which has 60",
+    );
+    refused(&whole, &other, usize::MAX / 2, Reduction::Sum, "exceed the address space");
     refused(
         &whole.slice(1..).unwrap(),
         &other,
         1,
-        ReduceOp::Sum,
+        Reduction::Sum,
         "is not aligned to its elements of 4 bytes",
     );
-    refused(&whole, &whole.slice(4..).unwrap(), 15, ReduceOp::Sum, "input and output overlap");
+    refused(&whole, &whole.slice(4..).unwrap(), 15, Reduction::Sum, "overlap; they must lie apart");
     refused(
         &whole,
         &other,
         1,
-        ReduceOp::Max,
-        "f32 max was not prepared; name it in AllReduceConfig::variants",
+        Reduction::Max,
+        "f32 max was not prepared; name it in CollectiveConfig::with_variants",
     );
-    bench.call(ElementType::F32, ReduceOp::Sum, 100, Place::Apart);
+    bench.call(Element::F32, Reduction::Sum, 100, Place::Apart);
     rank.barrier();
 }
 
-/// All cases for ranks that are threads: every number of ranks, both algorithms.
+/// All cases for ranks that are threads: every number of ranks, both ways.
 fn in_threads(machine: Machine, ranks: u32, test: &str) {
     threads(machine, ranks, test, |rank| {
-        for algorithm in ALGORITHMS {
-            types_and_reductions(&rank, algorithm);
-            sizes(&rank, algorithm);
-            graph_replay(&rank, algorithm);
+        for way in Way::ALL {
+            types_and_reductions(&rank, way);
+            sizes(&rank, way);
+            graph_replay(&rank, way);
         }
         choice(&rank);
         refusals(&rank);
@@ -235,14 +248,14 @@ fn in_threads(machine: Machine, ranks: u32, test: &str) {
 /// Fewer cases for ranks that are processes: they share memory differently but reduce alike.
 fn in_processes(machine: Machine, ranks: u32, test: &str) {
     processes(machine, ranks, test, |rank| {
-        for algorithm in ALGORITHMS {
-            sizes(&rank, algorithm);
-            graph_replay(&rank, algorithm);
+        for way in Way::ALL {
+            sizes(&rank, way);
+            graph_replay(&rank, way);
         }
     });
 }
 
-/// The grid of the two-shot algorithm is computed from what all ranks know, here the smallest device: rank 1 has one
+/// The grid of the two-shot plan is computed from what all ranks know, here the smallest device: rank 1 has one
 /// multiprocessor and would launch one block, where the others launch two that wait for their like.
 #[test]
 fn devices_of_different_sizes() {
@@ -255,8 +268,7 @@ fn devices_of_different_sizes() {
         let all: Vec<_> =
             rank.comm.peers().iter().map(|peer| peer.device.as_ref().unwrap().multiprocessors).collect();
         assert_eq!(all, [16, 1, 16], "every rank knows every device");
-        let config = AllReduceConfig::default().with_variants([F32_SUM]).with_algorithm(Algorithm::TwoShotHb);
-        let reduce = AllReduce::prepare(&rank.comm, config, soon()).unwrap();
+        let reduce = prepare(&rank, Way::TwoShot.config([F32_SUM]));
         let stream = Stream::new(rank.comm.context()).unwrap();
         let buffer = rank.buffer(4 * COUNT);
         buffer.upload(0, &elements(F32_SUM.0, rank.me(), 1, COUNT), soon()).unwrap();

@@ -1,7 +1,8 @@
 //! Test data that depends on rank, index and iteration, so that stale, foreign, shifted and missing
 //! bytes are wrong.
 
-use aqueduct::collective::{ElementType, ReduceOp};
+use aqueduct::collective::CollectiveConfig;
+use aqueduct::plan::{Element, Kind, Reduction, oracle};
 use half::{bf16, f16};
 
 /// A 32-bit hash.
@@ -24,23 +25,98 @@ pub(crate) fn bytes(rank: u32, iteration: u32, len: usize) -> Vec<u8> {
     data
 }
 
+/// The types and reductions of [`elements`] and [`reduced`].
+pub(crate) const TYPES: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::I32];
+pub(crate) const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Min, Reduction::Max];
+
+/// The ways of an all-reduce on buffers that were not shown to the peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Packets,
+    TwoShot,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 2] = [Self::Packets, Self::TwoShot];
+
+    /// As [`aqueduct::collective::Collective::algorithm`] says.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::TwoShot => "two-shot",
+        }
+    }
+
+    /// Settings with which every message of up to 128 KiB goes this way.
+    pub(crate) fn config(self, variants: impl IntoIterator<Item = (Element, Reduction)>) -> CollectiveConfig {
+        let most = if self == Self::Packets { 128 << 10 } else { 0 };
+        CollectiveConfig::default().with_variants(variants).with_packet_bytes(most)
+    }
+}
+
 /// `count` elements of `ty` as bytes: reals of both signs with fractions, integers over the whole range.
-pub(crate) fn elements(ty: ElementType, rank: u32, iteration: u32, count: usize) -> Vec<u8> {
+pub(crate) fn elements(ty: Element, rank: u32, iteration: u32, count: usize) -> Vec<u8> {
     let real = |index| (mix(rank, iteration, index) >> 8) as f32 / (1u32 << 20) as f32 - 8.0;
     match ty {
-        ElementType::F32 => (0..count).flat_map(|i| real(i).to_le_bytes()).collect(),
-        ElementType::F16 => (0..count).flat_map(|i| f16::from_f32(real(i)).to_le_bytes()).collect(),
-        ElementType::Bf16 => (0..count).flat_map(|i| bf16::from_f32(real(i)).to_le_bytes()).collect(),
-        ElementType::I32 => (0..count).flat_map(|i| mix(rank, iteration, i).to_le_bytes()).collect(),
+        Element::F32 => (0..count).flat_map(|i| real(i).to_le_bytes()).collect(),
+        Element::F16 => (0..count).flat_map(|i| f16::from_f32(real(i)).to_le_bytes()).collect(),
+        Element::Bf16 => (0..count).flat_map(|i| bf16::from_f32(real(i)).to_le_bytes()).collect(),
+        Element::I32 => (0..count).flat_map(|i| mix(rank, iteration, i).to_le_bytes()).collect(),
         other => panic!("no data for {other:?}; extend this function"),
     }
 }
 
-/// The result of an all-reduce of all `ranks`' [`elements`].
-pub(crate) fn reduced(ty: ElementType, op: ReduceOp, ranks: u32, iteration: u32, count: usize) -> Vec<u8> {
-    let inputs: Vec<_> = (0..ranks).map(|rank| elements(ty, rank, iteration, count)).collect();
-    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    aqueduct_ptx::oracle::all_reduce::all_reduce(ty, op, &inputs)
+/// The result of an all-reduce of all `ranks`' [`elements`]. Reals of all types are combined as f32 and rounded once.
+pub(crate) fn reduced(ty: Element, op: Reduction, ranks: u32, iteration: u32, count: usize) -> Vec<u8> {
+    let inputs = (0..ranks).map(|rank| elements(ty, rank, iteration, count));
+    let reals = |one: fn([u8; 2]) -> f32| -> Vec<f32> {
+        let inputs =
+            inputs.clone().map(|input| input.as_chunks().0.iter().map(|bytes| one(*bytes)).collect());
+        combined(inputs, |a, b| real_step(op, a, b))
+    };
+    match ty {
+        Element::F16 => {
+            let sums = reals(|bytes| f16::from_le_bytes(bytes).to_f32());
+            sums.into_iter().flat_map(|real| f16::from_f32(real).to_le_bytes()).collect()
+        }
+        Element::Bf16 => {
+            let sums = reals(|bytes| bf16::from_le_bytes(bytes).to_f32());
+            sums.into_iter().flat_map(|real| bf16::from_f32(real).to_le_bytes()).collect()
+        }
+        Element::I32 => {
+            let words =
+                |input: Vec<u8>| input.as_chunks().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
+            let step = |a: i32, b: i32| match op {
+                Reduction::Min => a.min(b),
+                Reduction::Max => a.max(b),
+                _ => a.wrapping_add(b),
+            };
+            combined(inputs.map(words), step).into_iter().flat_map(i32::to_le_bytes).collect()
+        }
+        _ => {
+            let words =
+                |input: Vec<u8>| input.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+            combined(inputs.map(words), |a, b| real_step(op, a, b))
+                .into_iter()
+                .flat_map(f32::to_le_bytes)
+                .collect()
+        }
+    }
+}
+
+/// The result of every rank.
+fn combined<T: Copy>(inputs: impl Iterator<Item = Vec<T>>, step: impl Fn(T, T) -> T) -> Vec<T> {
+    let inputs: Vec<_> = inputs.collect();
+    let outputs = oracle::outputs(&Kind::AllReduce, &inputs, step);
+    outputs.into_iter().flatten().next().expect("an all-reduce has a result on every rank")
+}
+
+fn real_step(op: Reduction, a: f32, b: f32) -> f32 {
+    match op {
+        Reduction::Min => a.min(b),
+        Reduction::Max => a.max(b),
+        _ => a + b,
+    }
 }
 
 /// Asserts that both are equal. The message gives the first difference, the number of differences and the bytes there.

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::{MemoryChannel, PacketFormat, PortChannel, SignalChannel};
-use aqueduct::collective::{Algorithm, AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::Collective;
 use aqueduct::comm::{Communicator, Transport};
 use aqueduct::gpu::{CaptureMode, Event, GpuBuffer, GraphExec, Stream};
+use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct::{Error, Result};
 use aqueduct_tests::ranks;
 
-use crate::data::{assert_same, elements, reduced};
+use crate::data::{Way, assert_same, elements, reduced};
 use crate::group::{Machine, Rank, processes, soon};
 
-const F32_SUM: (ElementType, ReduceOp) = (ElementType::F32, ReduceOp::Sum);
+const F32_SUM: (Element, Reduction) = (Element::F32, Reduction::Sum);
 const COUNT: usize = 4096;
 const LEN: usize = COUNT * 4;
 /// The rank that does not go on.
@@ -80,12 +81,13 @@ fn loaded(comm: &Communicator) -> Arc<GpuBuffer> {
     buffer
 }
 
-fn prepare(comm: &Communicator, algorithm: Algorithm) -> AllReduce {
-    let config = AllReduceConfig::default().with_algorithm(algorithm).with_variants([F32_SUM]);
-    AllReduce::prepare(comm, config, soon()).unwrap()
+fn prepare(comm: &Communicator, way: Way) -> Collective {
+    let all_reduce = Collective::prepare(comm, Kind::AllReduce, way.config([F32_SUM]), soon()).unwrap();
+    assert_eq!(all_reduce.algorithm(true, COUNT, F32_SUM.0).unwrap(), way.name());
+    all_reduce
 }
 
-fn reduce(reduce: &AllReduce, stream: &Stream, buffer: &Arc<GpuBuffer>) -> Result<()> {
+fn reduce(reduce: &Collective, stream: &Stream, buffer: &Arc<GpuBuffer>) -> Result<()> {
     let slice = buffer.slice(..).unwrap();
     reduce.launch(stream, &slice, &slice, COUNT, F32_SUM.0, F32_SUM.1)
 }
@@ -105,7 +107,7 @@ fn every_wait(machine: Machine, test: &str, cause: Cause) {
     processes(machine, 3, test, |rank| {
         let (me, comm) = (rank.me(), &rank.comm);
         let mut ways = Ways::to(&rank, if me == GONE { &[0, 2] } else { &[GONE] });
-        let reduces = [Algorithm::OneShotLl16, Algorithm::TwoShotHb].map(|way| prepare(comm, way));
+        let reduces = Way::ALL.map(|way| prepare(comm, way));
         let buffers = [(); 2].map(|()| loaded(comm));
         let shared = loaded(comm);
         if me == GONE {
@@ -174,7 +176,7 @@ fn every_wait(machine: Machine, test: &str, cause: Cause) {
 fn goes_on(rank: &Rank, cause: Cause, stream: &Stream) {
     let fewer = rank.comm.shrink(&[], soon()).unwrap();
     assert_eq!(fewer.size(), if cause == Cause::Killed { 2 } else { 3 });
-    let (all_reduce, buffer) = (prepare(&fewer, Algorithm::TwoShotHb), loaded(&fewer));
+    let (all_reduce, buffer) = (prepare(&fewer, Way::TwoShot), loaded(&fewer));
     reduce(&all_reduce, stream, &buffer).unwrap();
     stream.synchronize(soon()).unwrap();
     let mut seen = vec![0; LEN];

@@ -226,3 +226,41 @@ pub(crate) fn allow_files(count: u64) {
     }
     assert!(limit.rlim_max >= count, "raise the hard limit of `ulimit -n` to {count}");
 }
+
+/// Tests of `run(&rank)` for groups of these sizes, whose ranks are threads or processes, on the software device and on GPUs.
+/// `$room` is the path of the calling module.
+macro_rules! groups_of_ranks {
+    ($room:literal: $($ranks:literal $threads:ident $processes:ident $need:literal,)+) => {
+        mod soft {
+            use super::run;
+            use crate::group::{Machine, processes, threads};
+            $(#[test]
+            fn $threads() {
+                let name = concat!($room, "::soft::", stringify!($threads));
+                threads(Machine::Software, $ranks, name, |rank| run(&rank));
+            }
+            #[test]
+            fn $processes() {
+                let name = concat!($room, "::soft::", stringify!($processes));
+                processes(Machine::Software, $ranks, name, |rank| run(&rank));
+            })+
+        }
+        mod hardware {
+            use super::run;
+            use crate::group::{Machine, processes, threads};
+            $(#[test]
+            #[ignore = $need]
+            fn $threads() {
+                let name = concat!($room, "::hardware::", stringify!($threads));
+                threads(Machine::Hardware, $ranks, name, |rank| run(&rank));
+            }
+            #[test]
+            #[ignore = $need]
+            fn $processes() {
+                let name = concat!($room, "::hardware::", stringify!($processes));
+                processes(Machine::Hardware, $ranks, name, |rank| run(&rank));
+            })+
+        }
+    };
+}
+pub(crate) use groups_of_ranks;

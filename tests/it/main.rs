@@ -20,6 +20,7 @@ mod group;
 mod launchers;
 mod litmus;
 mod loss;
+mod messages;
 mod one_thread;
 mod plans;
 mod porting;
@@ -28,3 +29,4 @@ mod readme;
 #[path = "../../sys/rdma-core-sys/tests/standin/mod.rs"]
 mod standin;
 mod transports;
+mod variable;

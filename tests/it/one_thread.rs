@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use aqueduct::channel::{MemoryChannel, PortChannel, SignalChannel};
-use aqueduct::collective::{Algorithm, AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport, together};
 use aqueduct::gpu::{CUresult, Context, Device, Driver, GpuBuffer, Stream};
 use aqueduct::internals::fault::{Calls, DriverFault, DriverFaults};
+use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct::{Error, ErrorKind, Result};
 use aqueduct_tests::ranks;
 
-use crate::data::{assert_same, bytes, elements, reduced};
+use crate::data::{Way, assert_same, bytes, elements, reduced};
 use crate::group::{Machine, config, context, soon};
 
 const RANKS: u32 = 4;
@@ -77,10 +78,13 @@ fn contents(buffer: &GpuBuffer) -> Vec<u8> {
 fn all_reduce(machine: Machine, test: &str) {
     alone(machine, test, |comms| {
         const COUNT: usize = 3001;
-        let (ty, op) = (ElementType::F32, ReduceOp::Sum);
-        for (iteration, algorithm) in (0..).zip([Algorithm::OneShotLl16, Algorithm::TwoShotHb]) {
-            let config = AllReduceConfig::default().with_variants([(ty, op)]).with_algorithm(algorithm);
-            let reduces = together(&comms, |comm| AllReduce::prepare(comm, config.clone(), soon())).unwrap();
+        let (ty, op) = (Element::F32, Reduction::Sum);
+        for (iteration, way) in (0..).zip(Way::ALL) {
+            let config = way.config([(ty, op)]);
+            let prepare =
+                |comm: &Communicator| Collective::prepare(comm, Kind::AllReduce, config.clone(), soon());
+            let reduces = together(&comms, prepare).unwrap();
+            assert_eq!(reduces[0].algorithm(true, COUNT, ty).unwrap(), way.name());
             let (buffers, streams) = (buffers(&comms, COUNT * ty.bytes()), streams(&comms));
             for (rank, buffer) in (0..).zip(&buffers) {
                 buffer.upload(0, &elements(ty, rank, iteration, COUNT), soon()).unwrap();
@@ -92,7 +96,7 @@ fn all_reduce(machine: Machine, test: &str) {
             for (stream, buffer) in streams.iter().zip(&buffers) {
                 stream.synchronize(soon()).unwrap();
                 let expected = reduced(ty, op, RANKS, iteration, COUNT);
-                assert_same(&contents(buffer), &expected, format_args!("{algorithm:?}"));
+                assert_same(&contents(buffer), &expected, format_args!("{way:?}"));
             }
         }
         together(&comms, |comm| comm.close(soon())).unwrap();

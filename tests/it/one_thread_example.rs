@@ -7,9 +7,9 @@ fn sum(driver: &Driver, inputs: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
     // ncclCommInitAll
     let comms = Communicator::local(&contexts, CommunicatorConfig::from_env()?, timeout)?;
     // Ranks wait for each other in here: for all of them at the same time, as between ncclGroupStart and ncclGroupEnd.
-    let variants = [(ElementType::F32, ReduceOp::Sum)];
-    let config = AllReduceConfig::default().with_variants(variants);
-    let reduces = together(&comms, |comm| AllReduce::prepare(comm, config.clone(), timeout))?;
+    let variants = [(Element::F32, Reduction::Sum)];
+    let config = CollectiveConfig::default().with_variants(variants);
+    let reduces = together(&comms, |comm| Collective::prepare(comm, Kind::AllReduce, config.clone(), timeout))?;
     // Memory before launches: allocating may wait for kernels, and those wait for the kernels of other ranks.
     let mut ranks = Vec::new();
     for (comm, input) in comms.iter().zip(inputs) {
@@ -20,7 +20,7 @@ fn sum(driver: &Driver, inputs: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
     // Launches wait for nobody: one after the other.
     for (reduce, (stream, buffer)) in reduces.iter().zip(&ranks) {
         let all = buffer.slice(..)?;
-        reduce.launch(stream, &all, &all, count, ElementType::F32, ReduceOp::Sum)?;
+        reduce.launch(stream, &all, &all, count, Element::F32, Reduction::Sum)?;
     }
     let mut sums = Vec::new();
     for (stream, buffer) in &ranks {

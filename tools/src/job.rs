@@ -43,13 +43,16 @@ pub(crate) fn blames_another(error: &anyhow::Error) -> bool {
     // A rank that fails before it has a communicator has its number from the launcher.
     let launched = || Some(Launch::from_env().ok()??.rank);
     let Some(me) = joined().as_ref().map(Communicator::rank).or_else(launched) else { return false };
-    error.chain().filter_map(|cause| cause.downcast_ref()).any(|error| names_another(error, me))
+    names_another(error, me)
 }
 
 /// Whether `error` says that another rank than `me` has failed.
-fn names_another(error: &aqueduct::Error, me: u32) -> bool {
-    let gone = matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted);
-    error.origin().or(error.peer().filter(|_| gone)).is_some_and(|rank| rank != me)
+pub(crate) fn names_another(error: &anyhow::Error, me: u32) -> bool {
+    let names = |error: &aqueduct::Error| {
+        let gone = matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted);
+        error.origin().or(error.peer().filter(|_| gone)).is_some_and(|rank| rank != me)
+    };
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(names)
 }
 
 /// The driver that `AQUEDUCT_DRIVER` selects: NVIDIA's, or the software device.

@@ -6,6 +6,7 @@ mod job;
 mod main_job;
 mod perf;
 mod plan;
+mod printable;
 mod program;
 mod refusal;
 mod run;
@@ -44,6 +45,10 @@ enum Command {
     Run(run::Args),
     /// Measure and check one operation over all ranks of the job
     Perf(Box<perf::Command>),
+    /// Measure one collective beside NCCL's, in the same processes
+    Bench(Box<perf::bench::Args>),
+    /// Measure on this machine which algorithm and how many blocks each size should take, and write the table
+    Tune(perf::tune::Args),
     /// Check, show and simulate plans of collectives
     Plan(plan::Args),
     /// Check every operation on this machine and print a summary for a support ticket
@@ -116,10 +121,17 @@ fn execute() -> Result<ExitCode> {
         Some(Command::Run(args)) => run::execute(&args),
         Some(Command::Perf(args)) => {
             if let Some(matches) = matches.subcommand_matches("perf") {
-                perf::refuse_idle_options(matches)?;
+                perf::refuse_idle_options("perf", matches)?;
             }
             args.execute()
         }
+        Some(Command::Bench(args)) => {
+            if let Some(matches) = matches.subcommand_matches("bench") {
+                perf::refuse_idle_options("bench", matches)?;
+            }
+            perf::bench::execute(&args)
+        }
+        Some(Command::Tune(args)) => perf::tune::execute(&args),
         Some(Command::Plan(args)) => plan::execute(&args),
         Some(Command::Selftest(args)) => selftest::execute(&args),
         None => main_job::execute(),

@@ -1,27 +1,26 @@
 //! `aqueduct plan`: makes plan files, looks at them, and runs them.
 
+mod code;
 mod compile;
+mod described;
+pub(crate) mod draw;
 mod new;
 mod policy;
 mod show;
+mod simulate;
+pub(crate) mod svg;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use aqueduct::plan::{Plan, Reduction, check, file, oracle, pass, simulate};
+use aqueduct::plan::{Plan, check, file, pass};
 
 use crate::stderr::say;
 use crate::stdout::Stdout;
+use code::{FINDINGS, USAGE};
 use policy::Policy;
-
-/// Exit code if a plan is wrong.
-const FINDINGS: u8 = 1;
-/// Exit code if a file cannot be read: what the command was given is wrong, not the plan in it.
-const USAGE: u8 = 2;
-/// Elements of all inputs of a simulated call: the simulator holds three calls, and outputs and scratch besides, in memory.
-const MOST_ELEMENTS: u64 = 1 << 26;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,12 +36,14 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Print a plan, one operation per line
+    /// Print a plan, one operation per line, or draw it over time
     Show {
         /// Plan file
         file: PathBuf,
         #[command(flatten)]
         passes: Passes,
+        #[command(flatten)]
+        drawing: draw::Args,
     },
     /// Write the plan of a classical program to standard output
     #[command(after_help = new::list())]
@@ -51,17 +52,8 @@ enum Command {
     Compile(compile::Args),
     /// Run a plan on devices, measure it and check every value: under `aqueduct run` or another launcher
     Run(Box<crate::perf::plan::Args>),
-    /// Run a plan on vectors, in several orders, and compare with the collective's definition
-    Simulate {
-        /// Plan file
-        file: PathBuf,
-        /// Elements of each rank's input; by default 64 for each chunk
-        #[arg(short, long)]
-        elements: Option<u32>,
-        /// How many orders to try
-        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
-        seeds: u64,
-    },
+    /// Run a plan on vectors, in several orders, and compare with the collective's definition; predict its times
+    Simulate(simulate::Args),
 }
 
 /// Passes that a plan goes through before it is shown.
@@ -101,9 +93,12 @@ enum Unread {
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Check { files } => check_all(files),
-        Command::Show { file, passes } => with(file, |plan| match passes.apply(plan) {
+        Command::Show { file, passes, drawing } => with(file, |plan| match passes.apply(plan) {
             Ok(plan) => {
-                show::show(&mut Stdout, &plan)?;
+                match &drawing.svg {
+                    Some(path) => draw::predicted(drawing, &plan, path)?,
+                    None => show::show(&mut Stdout, &plan)?,
+                }
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
@@ -114,7 +109,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         Command::New(args) => new::execute(args),
         Command::Compile(args) => with(&args.file, |plan| compile::execute(args, plan)),
         Command::Run(args) => with(&args.file, |plan| crate::perf::plan::execute(args, plan)),
-        Command::Simulate { file, elements, seeds } => with(file, |plan| simulated(plan, *elements, *seeds)),
+        Command::Simulate(args) => with(&args.file, |plan| simulate::execute(args, plan)),
     }
 }
 
@@ -162,59 +157,4 @@ fn check_all(paths: &[PathBuf]) -> Result<ExitCode> {
         (false, true) => ExitCode::from(FINDINGS),
         (false, false) => ExitCode::SUCCESS,
     })
-}
-
-fn simulated(plan: &Plan, elements: Option<u32>, seeds: u64) -> Result<ExitCode> {
-    let chunks = plan.ranks.iter().map(|rank| rank.input_chunks).max().unwrap_or(0).max(1);
-    let elements = elements.unwrap_or(chunks.saturating_mul(64));
-    let ranks = u32::try_from(plan.ranks.len())?;
-    if u64::from(elements).saturating_mul(u64::from(ranks)) > MOST_ELEMENTS {
-        say(format_args!(
-            "aqueduct: {elements} elements on each of {ranks} ranks are too many to simulate; the ranks together may have \
-             {MOST_ELEMENTS}: give a smaller --elements, or use a plan of fewer chunks"
-        ));
-        return Ok(ExitCode::from(USAGE));
-    }
-    // Distinct values, so that no wrong chunk is right by chance.
-    let value = |call: u64, rank: u32, element: u32| {
-        (call << 60) ^ (u64::from(rank) << 40) ^ u64::from(element).wrapping_mul(0x9e37_79b9)
-    };
-    let input = |call: u64, rank: u32| (0..elements).map(|element| value(call, rank, element)).collect();
-    let inputs = |call: u64| (0..ranks).map(|rank| input(call, rank)).collect();
-    let calls: Vec<Vec<Vec<u64>>> = (0..3).map(inputs).collect();
-    for seed in 0..seeds {
-        let config = simulate::Config { seed, reduction: Some(Reduction::Sum) };
-        let outputs = match simulate::run(plan, &calls, config) {
-            Ok(outputs) => outputs,
-            Err(error) => {
-                writeln!(Stdout, "seed {seed}: {error}")?;
-                return Ok(ExitCode::from(FINDINGS));
-            }
-        };
-        for (call, outputs) in outputs.iter().enumerate() {
-            let expected = oracle::outputs(&plan.collective.kind, &calls[call], u64::wrapping_add);
-            for (rank, (expected, output)) in expected.iter().zip(outputs).enumerate() {
-                let Some(expected) = expected else { continue };
-                let wrong =
-                    expected.iter().zip(output).filter(|(expected, output)| expected != output).count();
-                if wrong > 0 {
-                    let call = call + 1;
-                    writeln!(
-                        Stdout,
-                        "seed {seed}: rank {rank}, call {call}: {wrong} of {elements} elements are wrong"
-                    )?;
-                    return Ok(ExitCode::from(FINDINGS));
-                }
-            }
-        }
-    }
-    let judged = match oracle::outputs(&plan.collective.kind, &calls[0], u64::wrapping_add)
-        .iter()
-        .any(Option::is_some)
-    {
-        true => "every element right",
-        false => "ended; nothing is known about its results",
-    };
-    writeln!(Stdout, "{}: {seeds} orders of 3 calls with {elements} elements per rank: {judged}", plan.name)?;
-    Ok(ExitCode::SUCCESS)
 }

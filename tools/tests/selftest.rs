@@ -66,7 +66,7 @@ fn everything_passes_and_what_cannot_run_says_why() {
         "port packets Ethernet",
         "device library, channel",
         "device library, trigger",
-        "all-reduce 1shot-ll f32",
+        "all-reduce packets f32",
     ] {
         assert!(ran.contains(&part), "{part} in {ran:?}");
     }
@@ -182,7 +182,8 @@ fn a_broken_part_is_named() {
 /// All-reduce cannot be prepared; what does not need it works before and after.
 #[test]
 fn a_failure_is_named_and_the_rest_still_checked() {
-    let outcome = run(selftest(&[]).env("AQUEDUCT_SCRATCH_BYTES", "4096")).exited(1);
+    // Too few for the shortest slice through scratch.
+    let outcome = run(selftest(&[]).env("AQUEDUCT_SCRATCH_BYTES", "100")).exited(1);
     let [passed, failed, _] = counted(&outcome);
     assert!(passed >= 14, "{}", outcome.stdout);
     assert!(failed >= 11, "{}", outcome.stdout);
@@ -190,7 +191,7 @@ fn a_failure_is_named_and_the_rest_still_checked() {
         rows(&outcome, "FAILED").iter().all(|row| row.starts_with("all-reduce ") || row.starts_with("two "))
     );
     assert!(rows(&outcome, "passed").iter().any(|row| row.starts_with("abort of a waiting kernel")));
-    outcome.prints(&["# FAILED all-reduce 1shot-ll f32", "set AQUEDUCT_SCRATCH_BYTES to"]);
+    outcome.prints(&["# FAILED all-reduce packets f32", "set AQUEDUCT_SCRATCH_BYTES to"]);
 }
 
 /// The report is whole: it names the check and the rank, and ends with the summary, whichever rank was killed.

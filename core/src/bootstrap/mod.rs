@@ -33,6 +33,7 @@ pub use local::{LocalBootstrap, local};
 pub use rendezvous::Rendezvous;
 pub use tcp::TcpBootstrap;
 pub use unique_id::UniqueId;
+pub(crate) use unique_id::{read_address, write_address};
 
 /// The most ranks that a job can have. A larger number is a mistake, here or at a peer, and is refused before anything is
 /// allocated for it.

@@ -98,8 +98,8 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Listens on the interface that the environment asks for (see [`choose`](crate::net::choose)). `size` is how many ranks will come;
-    /// if it is `None`, the first one says so.
+    /// Listens on the interface that the environment asks for (see [`choose`](crate::net::choose)). `size` is how many ranks will
+    /// come; if it is `None`, the first one says so.
     pub fn start(size: Option<u32>) -> Result<Self> {
         Self::with_config(size, &BootstrapConfig::from_env()?)
     }

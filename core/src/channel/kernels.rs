@@ -17,7 +17,7 @@ macro_rules! params {
     };
 }
 params!(MemoryChannelHandle, PortChannelHandle, FifoHandle, SemaphoreHandle, AbortHandle, GridBarrierHandle);
-params!(ProxyTrigger, ScratchRegion);
+params!(ProxyTrigger);
 
 /// Returns the kernels of catalog row `kernel` (see [`aqueduct_ptx::catalog`]) with template parameters `params`, in
 /// the order of the row's entries. They are loaded once per context, and stay loaded while a caller holds one.

@@ -386,3 +386,6 @@ fn check_sides(
     }
     Ok(())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

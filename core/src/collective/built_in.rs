@@ -3,27 +3,34 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::algorithm::one_shot_limit;
 use super::call::Call;
-use super::config::CollectiveConfig;
+use super::choosing::{Chosen, choose};
+use super::config::{CollectiveConfig, reduces};
 use super::geometry::agreed_geometry;
 use super::plans::{self, Shape};
+use super::sizes::{shape, staging_bytes, usual_blocks};
 use super::staging::Staging;
-use crate::channel::Geometry;
+use super::tuning::Choice;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
 use crate::plan::{Element, Executor, Kind, Plan, PlanBuffers, Reduction};
 
+/// Bytes of a vector.
+const VECTOR: usize = 16;
 const PREPARE: &str = "Collective::prepare";
+/// The name of the way through scratch.
+const TWO_SHOT: &str = "two-shot";
 const LAUNCH: &str = "Collective::launch";
 
 /// One collective over all ranks of a communicator: prepared once, then launched on streams.
 ///
 /// Small messages go as packets through scratch. Large ones go directly between buffers that were shown to the peers with
-/// [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own, with a copy before and one behind.
-/// An all-to-all and a send-receive in place always take that way. The choice depends only on what all ranks must agree on: count,
+/// [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
+/// others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
+/// root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
+/// buffers are. The choice depends only on what all ranks must agree on: count,
 /// type, whether the buffers were shown, and whether a call is in place.
 ///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
@@ -38,10 +45,13 @@ pub struct Collective {
 struct Inner {
     comm: Communicator,
     kind: Kind,
+    /// Nothing if the collective only moves data.
+    variants: Vec<(Element, Option<Reduction>)>,
     /// The user's plans with their sizes, in the order given, then the built-in ones. The first that serves a call does.
     plans: Vec<Entry>,
     /// For calls that none of them serves.
     staging: Option<(Executor, Staging)>,
+    chosen: Chosen,
 }
 
 /// A plan and the calls that it is for.
@@ -51,6 +61,8 @@ struct Entry {
     executor: Executor,
     /// In bytes of the larger of a rank's two buffers.
     bytes: RangeInclusive<u64>,
+    /// A longer call than the plan's scratch serves is cut into slices. Only of a collective whose input and output are alike.
+    sliced: bool,
 }
 
 /// An input and an output that every rank has shown its peers: see [`Collective::buffers`].
@@ -85,45 +97,60 @@ impl Collective {
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
         let (deadline, ranks) = (deadline.into(), comm.size());
-        check(&kind, &config)?;
+        config.check(PREPARE, &kind)?;
         let geometry = agreed_geometry(comm);
+        let chosen = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
+        // All calls belong on one stream.
+        let series = comm.context().new_series();
         let mut entries = Vec::new();
         for (plan, bytes) in &config.plans {
             let most = Call::most_input(&kind, ranks, *bytes.end()).min(plan.settings.max_bytes);
             let most = (*bytes.end() < u64::MAX).then_some(most);
-            let executor = Executor::prepare(comm, plan, config.executor(most), deadline)?;
-            entries.push(Entry { name: plan.name.clone(), executor, bytes: bytes.clone() });
+            let executor = Executor::prepare(comm, plan, config.executor(most).in_series(series), deadline)?;
+            entries.push(Entry { name: plan.name.clone(), executor, bytes: bytes.clone(), sliced: false });
         }
-        let limit = config.packet_bytes.unwrap_or_else(|| packet_bytes(&kind, ranks, geometry));
+        let limit = chosen.choice.packet_bytes;
         let mut staging = None;
         for in_place in [false, true] {
-            if ranks == 1 && in_place {
-                // Nothing to do.
+            // In place one rank alone has nothing to do.
+            if in_place && (ranks == 1 || !plans::in_place_differs(&kind)) {
                 continue;
             }
-            let few = Shape { ranks, in_place, ..shape(geometry, 8) };
-            let many = Shape { ranks, in_place, ..shape(geometry, 32) };
-            let mut prepare = |name: &str, plan: Option<Result<Plan>>, bytes: RangeInclusive<u64>| {
-                let Some(plan) = plan else { return Ok(None) };
-                let most =
-                    if *bytes.end() == limit { Call::most_input(&kind, ranks, limit) } else { u64::MAX };
-                // Tests check the built-in plans.
-                let settings = config.executor(Some(most)).unchecked();
-                let executor = Executor::prepare(comm, &plan?, settings, deadline)?;
-                entries.push(Entry { name: name.to_owned(), executor: executor.clone(), bytes });
-                Ok::<_, Error>(Some(executor))
-            };
+            // A call of packets has as many of its blocks as the message needs.
+            let packets = Shape { ranks, in_place, ..shape(geometry, chosen.choice.packet_blocks) };
+            let zero_copy = Shape { ranks, in_place, ..shape(geometry, chosen.choice.blocks) };
+            let mut prepare =
+                |name: &str, plan: Option<Result<Plan>>, most: u64, bytes: RangeInclusive<u64>| {
+                    let Some(plan) = plan else { return Ok(None) };
+                    // Tests check the built-in plans.
+                    let settings = config.executor(Some(most)).unchecked().in_series(series);
+                    let settings =
+                        if plans::in_place_differs(&kind) { settings } else { settings.in_either_place() };
+                    let executor = Executor::prepare(comm, &plan?, settings, deadline)?;
+                    let sliced = name == TWO_SHOT;
+                    entries.push(Entry { name: name.to_owned(), executor: executor.clone(), bytes, sliced });
+                    Ok::<_, Error>(Some(executor))
+                };
             if limit > 0 {
-                prepare("packets", plans::packets(&kind, few), 0..=limit)?;
+                let most = Call::most_input(&kind, ranks, limit);
+                prepare("packets", plans::packets(&kind, packets), most, 0..=limit)?;
             }
-            let direct = prepare("zero-copy", plans::zero_copy(&kind, many), 0..=u64::MAX)?;
+            let direct = prepare("zero-copy", plans::zero_copy(&kind, zero_copy), u64::MAX, 0..=u64::MAX)?;
+            let slice = staging_bytes(comm, &config, geometry);
+            let through = plans::through_scratch(
+                &kind,
+                Shape { ranks, in_place, ..shape(geometry, usual_blocks(geometry).0) },
+            );
+            if prepare(TWO_SHOT, through, slice as u64, 0..=u64::MAX)?.is_some() {
+                continue;
+            }
             if let Some(executor) = direct.filter(|executor| !in_place && executor.reaches_buffers()) {
-                let bytes = staging_bytes(comm, &config, geometry);
-                let memory = Staging::prepare(comm, &executor, bytes, deadline)?;
+                let memory = Staging::prepare(comm, &executor, slice, deadline)?;
                 staging = Some((executor, memory));
             }
         }
-        let inner = Inner { comm: comm.clone(), kind, plans: entries, staging };
+        let variants = if reduces(&kind) { config.variants } else { Vec::new() };
+        let inner = Inner { comm: comm.clone(), kind, variants, plans: entries, staging, chosen };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -158,7 +185,8 @@ impl Collective {
             return Err(Error::usage(OP, message).with_peer(other.0));
         }
         let show = |entry: &Entry| {
-            let wanted = entry.in_place() == in_place && entry.executor.reaches_buffers();
+            let as_planned = in_place && plans::in_place_differs(&inner.kind);
+            let wanted = entry.in_place() == as_planned && entry.executor.reaches_buffers();
             wanted.then(|| entry.executor.prepare_buffers(input, output, deadline)).transpose()
         };
         let shown = inner.plans.iter().map(show).collect::<Result<_>>()?;
@@ -171,7 +199,8 @@ impl Collective {
         })
     }
 
-    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `staged`, or the name of a user's plan.
+    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `two-shot`, `staged`, or the name of a
+    /// user's plan.
     ///
     /// # Errors
     /// `InvalidUsage` for a count that the collective cannot have.
@@ -189,10 +218,46 @@ impl Collective {
         Ok(self.name(self.way(&call, buffers.in_place, true)?))
     }
 
+    /// Why a call goes the way that [`algorithm`](Self::algorithm) names, or [`algorithm_on`](Self::algorithm_on) if `shown`: a line for
+    /// people, which says whether the limits come from a measured table, from the caller or from a rule.
+    ///
+    /// # Errors
+    /// As for [`algorithm`](Self::algorithm).
+    pub fn explain(&self, in_place: bool, shown: bool, count: usize, element: Element) -> Result<String> {
+        let call = self.call(count, element)?;
+        let (inner, bytes) = (&self.inner, call.bytes());
+        let Choice { packet_bytes, packet_blocks, blocks } = inner.chosen.choice;
+        let why = &inner.chosen.why;
+        let buffers = if shown { "shown to the peers" } else { "not shown to the peers" };
+        let way = self.way(&call, in_place, shown)?;
+        Ok(match (self.name(way), way) {
+            ("packets", _) => {
+                format!("{bytes} bytes are at most {packet_bytes}; up to {packet_blocks} blocks ({why})")
+            }
+            ("zero-copy", _) => {
+                format!(
+                    "more than {packet_bytes} bytes, and the buffers are {buffers}; {blocks} blocks ({why})"
+                )
+            }
+            (TWO_SHOT, _) | (_, Way::Staged) => {
+                let staged =
+                    if matches!(way, Way::Staged) { "memory of the library's own" } else { "scratch" };
+                format!(
+                    "more than {packet_bytes} bytes through {staged}: the buffers are {buffers}, or the call is in place ({why})"
+                )
+            }
+            (name, Way::Plan(index)) => {
+                let sizes = &inner.plans[index].bytes;
+                format!("the plan {name} was given for {} to {} bytes", sizes.start(), sizes.end())
+            }
+        })
+    }
+
     /// Enqueues a call on any buffers: `count` elements of `input` on each rank, which for a reduce-scatter and an all-to-all divide into
     /// one part for each rank. `reduction` is one of the prepared ones; a collective that only moves data ignores it. Input and
-    /// output lie apart on all ranks, or are in place on all: they begin at the same address, the input of an all-gather at this
-    /// rank's part of the output, the output of a reduce-scatter at this rank's part of the input. The stream keeps them alive.
+    /// output lie apart on all ranks, or are in place on all: they begin at the same address, the input of an all-gather (of the root of
+    /// a gather) at this rank's part of the output, the output of a reduce-scatter (of the root of a scatter) at this rank's part of
+    /// the input. The stream keeps them alive.
     ///
     /// # Errors
     /// `InvalidUsage` for a count that the collective cannot have, buffers that are too small, misaligned or overlap
@@ -229,7 +294,7 @@ impl Collective {
         }
         let call = self.call(count, element)?;
         let at = if buffers.in_place { call.in_place(self.inner.comm.rank()) } else { [0, 0] };
-        let [inputs, outputs] = call.lengths();
+        let [inputs, outputs] = call.needed(self.inner.comm.rank());
         let take = |name: &str, buffer: &Arc<GpuBuffer>, at: usize, len: usize| {
             buffer.slice(at..at + len).map_err(|_| {
                 let message =
@@ -252,6 +317,7 @@ impl Collective {
     ) -> Result<()> {
         let inner = &*self.inner;
         inner.comm.check_all(LAUNCH)?;
+        self.check_variant(element, reduction)?;
         let call = self.call(count, element)?;
         let in_place = call.place(inner.comm.context(), inner.comm.rank(), slices)?;
         // An empty call exchanges nothing, and so it must not use up a half of scratch.
@@ -264,12 +330,29 @@ impl Collective {
                 staging.launch(executor, stream, slices, &call, reduction)
             }
             Way::Plan(index) => {
-                let executor = &inner.plans[index].executor;
-                match shown.and_then(|shown| shown.shown[index].as_ref()) {
-                    Some(buffers) => executor.execute_on(stream, buffers, count, element, reduction),
-                    None => executor.execute(stream, slices[0], slices[1], count, element, reduction),
+                let entry = &inner.plans[index];
+                if let Some(buffers) = shown.and_then(|shown| shown.shown[index].as_ref()) {
+                    let variant = (element, reduction);
+                    return entry.executor.execute_within(stream, buffers, slices, count, variant);
                 }
+                entry.execute(stream, slices, &call, reduction)
             }
+        }
+    }
+
+    /// Also of one rank, whose plans only move data.
+    fn check_variant(&self, element: Element, reduction: Option<Reduction>) -> Result<()> {
+        let variants = &self.inner.variants;
+        match reduction {
+            Some(op) if !variants.is_empty() && !variants.contains(&(element, reduction)) => {
+                let message = format!(
+                    "{} {} was not prepared; name it in CollectiveConfig::with_variants",
+                    element.name(),
+                    op.name()
+                );
+                Err(Error::usage(LAUNCH, message))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -279,11 +362,13 @@ impl Collective {
 
     /// The same on every rank, since it looks at nothing else.
     fn way(&self, call: &Call, in_place: bool, shown: bool) -> Result<Way> {
+        // One rank has no plans of calls in place, which do nothing.
+        let in_place = in_place && self.inner.comm.size() > 1 && plans::in_place_differs(&self.inner.kind);
         let serves = |entry: &Entry| {
             entry.in_place() == in_place
                 && entry.bytes.contains(&call.bytes())
                 && (shown || !entry.executor.reaches_buffers())
-                && call.lengths()[0] as u64 <= entry.executor.max_bytes()
+                && (entry.sliced || call.lengths()[0] as u64 <= entry.executor.max_bytes())
                 && entry.divides(call)
         };
         match self.inner.plans.iter().position(serves) {
@@ -302,6 +387,29 @@ impl Collective {
 }
 
 impl Entry {
+    /// Enqueues a call on any buffers: one launch, or one for each slice.
+    fn execute(
+        &self,
+        stream: &Stream,
+        [input, output]: [&DeviceSlice; 2],
+        call: &Call,
+        reduction: Option<Reduction>,
+    ) -> Result<()> {
+        let (bytes, size) = (call.lengths()[0], call.element.bytes());
+        let longest = usize::try_from(self.executor.max_bytes()).unwrap_or(usize::MAX);
+        if bytes <= longest {
+            return self.executor.execute(stream, input, output, call.count, call.element, reduction);
+        }
+        // Behind whole vectors the next slice is aligned as the buffer is.
+        let longest = (longest / VECTOR * VECTOR).max(VECTOR);
+        for start in (0..bytes).step_by(longest) {
+            let slice = start..bytes.min(start + longest);
+            let (input, output) = (input.slice(slice.clone())?, output.slice(slice.clone())?);
+            self.executor.execute(stream, &input, &output, slice.len() / size, call.element, reduction)?;
+        }
+        Ok(())
+    }
+
     fn in_place(&self) -> bool {
         self.executor.plan().collective.in_place
     }
@@ -315,49 +423,4 @@ impl Entry {
 
 fn no_way() -> Error {
     Error::new(ErrorKind::Internal, LAUNCH, "no plan serves this call")
-}
-
-/// An error unless `config` is one for this collective.
-fn check(kind: &Kind, config: &CollectiveConfig) -> Result<()> {
-    let refuse = |message: String| Err(Error::usage(PREPARE, message));
-    if let Kind::Custom(name) = kind {
-        return refuse(format!("{name} is no built-in collective; run its plan with plan::Executor"));
-    }
-    let reduces = matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce { .. });
-    if reduces && config.variants.is_empty() {
-        return refuse(format!(
-            "{} reduces; name its element types and reductions with CollectiveConfig::with_variants",
-            kind.name()
-        ));
-    }
-    match config.plans.iter().find(|(plan, _)| plan.collective.kind != *kind) {
-        None => Ok(()),
-        Some((plan, _)) => {
-            let theirs = &plan.collective.kind;
-            refuse(format!("the plan {} is one of {theirs:?}, not of {kind:?}", plan.name))
-        }
-    }
-}
-
-/// The shape of kernels of up to `blocks` blocks: all of them must be resident on the smallest device.
-fn shape(geometry: Geometry, blocks: u32) -> Shape {
-    let blocks = if geometry.software { 2 } else { blocks }.min(geometry.sms.max(1));
-    let threads = if geometry.software { 128 } else { 512 };
-    Shape { ranks: 1, in_place: false, blocks, threads }
-}
-
-/// The largest message that goes as packets: as many bytes leave a rank as in the longest one-shot all-reduce.
-fn packet_bytes(kind: &Kind, ranks: u32, geometry: Geometry) -> u64 {
-    let copies = match kind {
-        Kind::AllReduce | Kind::Broadcast { .. } | Kind::Reduce { .. } => ranks,
-        _ => 2,
-    };
-    one_shot_limit(copies, geometry.software) as u64
-}
-
-fn staging_bytes(comm: &Communicator, config: &CollectiveConfig, geometry: Geometry) -> usize {
-    let usual: usize = if geometry.software { 256 << 10 } else { 8 << 20 };
-    let wanted = config.staging_bytes.unwrap_or_else(|| usual.min(comm.config().scratch_bytes / 4));
-    // At least a vector for each rank.
-    wanted.max(16 * comm.size() as usize)
 }

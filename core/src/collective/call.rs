@@ -1,5 +1,6 @@
 //! Sizes of a call, and how its buffers lie to each other.
 
+use super::plans::in_place_differs;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice};
 use crate::plan::{Element, Kind};
@@ -16,6 +17,10 @@ pub(super) struct Call {
     pub(super) parts: [usize; 2],
     /// Bytes of a part.
     pub(super) part: usize,
+    /// A rank that has no input, or no output, unless it is this one.
+    absent: [Option<u32>; 2],
+    /// Calls in place take plans of their own.
+    differs: bool,
 }
 
 impl Call {
@@ -39,7 +44,13 @@ impl Call {
             );
             return Err(Error::usage(LAUNCH, message));
         }
-        Ok(Self { element, count, parts, part: count / parts[0] * size })
+        let absent = match *kind {
+            Kind::Gather { root } => [None, Some(root)],
+            Kind::Scatter { root } => [Some(root), None],
+            _ => [None, None],
+        };
+        let differs = in_place_differs(kind);
+        Ok(Self { element, count, parts, part: count / parts[0] * size, absent, differs })
     }
 
     /// Bytes of the input in a call with this many bytes of the larger buffer.
@@ -50,7 +61,14 @@ impl Call {
         }
     }
 
-    /// Bytes of a rank's input and output.
+    /// Bytes of input and output that a rank must pass.
+    pub(super) fn needed(&self, rank: u32) -> [usize; 2] {
+        let [input, output] = self.lengths();
+        let takes_part = self.absent.map(|only| only.is_none_or(|root| root == rank));
+        [if takes_part[0] { input } else { 0 }, if takes_part[1] { output } else { 0 }]
+    }
+
+    /// Bytes of the whole input and output.
     pub(super) fn lengths(&self) -> [usize; 2] {
         self.parts.map(|parts| parts * self.part)
     }
@@ -63,13 +81,15 @@ impl Call {
     /// Where input and output begin in one memory that holds both.
     pub(super) fn in_place(&self, rank: u32) -> [usize; 2] {
         match self.parts {
+            // There is nothing beside what begins there.
+            _ if self.needed(rank).contains(&0) => [0, 0],
             [1, outputs] if outputs > 1 => [rank as usize * self.part, 0],
             [inputs, 1] if inputs > 1 => [0, rank as usize * self.part],
             _ => [0, 0],
         }
     }
 
-    /// Whether a call on these buffers is in place.
+    /// Whether a call on these buffers takes the plans of calls in place.
     ///
     /// # Errors
     /// `InvalidUsage` for buffers that are too small, misaligned, of another device, or that overlap otherwise.
@@ -80,7 +100,7 @@ impl Call {
         [input, output]: [&DeviceSlice; 2],
     ) -> Result<bool> {
         let refuse = |message: String| Err(Error::usage(LAUNCH, message));
-        let (lengths, size) = (self.lengths(), self.element.bytes());
+        let (lengths, size) = (self.needed(rank), self.element.bytes());
         for ((name, slice), needed) in [("input", input), ("output", output)].into_iter().zip(lengths) {
             slice.check_context(LAUNCH, context)?;
             if slice.len() < needed {
@@ -100,9 +120,10 @@ impl Call {
         let [input_at, output_at] = self.in_place(rank).map(|at| at as u64);
         let (input, output) = (input.ptr(), output.ptr());
         if input.wrapping_sub(input_at) == output.wrapping_sub(output_at) {
-            return Ok(true);
+            return Ok(self.differs);
         }
-        if input + inputs <= output || output + outputs <= input {
+        // A side without a part in the call touches nothing.
+        if inputs == 0 || outputs == 0 || input + inputs <= output || output + outputs <= input {
             return Ok(false);
         }
         let rule = match (input_at, output_at) {
@@ -119,8 +140,8 @@ impl Call {
 /// Parts of a rank's input and output: one for each rank where each rank gives or gets another one.
 fn parts(kind: &Kind, ranks: usize) -> [usize; 2] {
     match kind {
-        Kind::AllGather => [1, ranks],
-        Kind::ReduceScatter => [ranks, 1],
+        Kind::AllGather | Kind::Gather { .. } => [1, ranks],
+        Kind::ReduceScatter | Kind::Scatter { .. } => [ranks, 1],
         Kind::AllToAll => [ranks, ranks],
         _ => [1, 1],
     }
@@ -141,6 +162,11 @@ mod tests {
         assert_eq!(call(&Kind::ReduceScatter, 8).lengths(), [16, 4]);
         assert_eq!(call(&Kind::AllToAll, 8).lengths(), [16, 16]);
         assert_eq!(call(&Kind::AllGather, 6).bytes(), 48);
+        let (gather, scatter) = (Kind::Gather { root: 2 }, Kind::Scatter { root: 2 });
+        assert_eq!([1, 2].map(|rank| call(&gather, 6).needed(rank)), [[12, 0], [12, 48]]);
+        assert_eq!([1, 2].map(|rank| call(&scatter, 8).needed(rank)), [[0, 4], [16, 4]]);
+        assert_eq!([1, 2].map(|rank| call(&gather, 6).in_place(rank)), [[0, 0], [24, 0]]);
+        assert_eq!([1, 2].map(|rank| call(&scatter, 8).in_place(rank)), [[0, 0], [0, 8]]);
         assert_eq!(call(&Kind::AllGather, 6).in_place(2), [24, 0]);
         assert_eq!(call(&Kind::ReduceScatter, 8).in_place(2), [0, 8]);
         assert_eq!(call(&Kind::AllToAll, 8).in_place(2), [0, 0]);
@@ -148,11 +174,11 @@ mod tests {
 
     #[test]
     fn sizes_that_cannot_be_are_refused() {
-        for kind in [Kind::ReduceScatter, Kind::AllToAll] {
+        for kind in [Kind::ReduceScatter, Kind::AllToAll, Kind::Scatter { root: 0 }] {
             let error = Call::new(&kind, 4, 6, Element::F16).unwrap_err();
             assert!(error.to_string().contains("multiple of 4"), "{error}");
         }
-        for kind in [Kind::AllGather, Kind::AllReduce] {
+        for kind in [Kind::AllGather, Kind::AllReduce, Kind::Gather { root: 0 }] {
             let error = Call::new(&kind, 4, usize::MAX / 2, Element::F16).unwrap_err();
             assert!(error.to_string().contains("address space"), "{error}");
         }

@@ -2,7 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use crate::plan::{Element, ExecutorConfig, Plan, Reduction};
+use super::plans::in_place_differs;
+use super::tuning::Tuning;
+use crate::error::{Error, Result};
+use crate::plan::{Element, ExecutorConfig, Kind, Plan, Reduction};
 
 /// Settings of [`Collective::prepare`](super::Collective::prepare). Every rank must pass the same.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +15,7 @@ pub struct CollectiveConfig {
     pub(super) plans: Vec<(Plan, RangeInclusive<u64>)>,
     pub(super) packet_bytes: Option<u64>,
     pub(super) staging_bytes: Option<usize>,
+    pub(super) tuning: Option<Tuning>,
 }
 
 impl CollectiveConfig {
@@ -25,7 +29,8 @@ impl CollectiveConfig {
 
     /// The same with a plan of the user's own for messages of these sizes, in bytes of the larger of a rank's two buffers. It serves
     /// the calls that it can: in place or not as it says, on shown buffers only if peers reach its buffers, and sizes
-    /// that its chunks divide. Where several serve a call, the first one given does; where none does, a built-in plan.
+    /// that its chunks divide. Where several serve a call, the first one given does; where none does, a built-in plan. Gather and
+    /// scatter take none, and plans whose chunks have sizes of their own run in [`Executor`](crate::plan::Executor)s only.
     #[must_use]
     pub fn with_plan(mut self, plan: Plan, bytes: RangeInclusive<u64>) -> Self {
         self.plans.push((plan, bytes));
@@ -33,7 +38,7 @@ impl CollectiveConfig {
     }
 
     /// The same with packets for messages of up to this many bytes of the larger of a rank's two buffers, which decides how much
-    /// scratch they take. By default a limit that falls with the ranks.
+    /// scratch they take. By default that of a table, and where none speaks, a limit that falls with the ranks.
     #[must_use]
     pub fn with_packet_bytes(mut self, bytes: u64) -> Self {
         self.packet_bytes = Some(bytes);
@@ -41,10 +46,19 @@ impl CollectiveConfig {
     }
 
     /// The same with this many bytes of memory, for input and output each, through which large messages go whose buffers were not
-    /// shown to the peers. By default 8 MiB, 256 KiB on the software device, at most a quarter of the communicator's scratch.
+    /// shown to the peers: the length of a slice. By default 16 MiB, 256 KiB on the software device, at most a quarter of the
+    /// communicator's scratch.
     #[must_use]
     pub fn with_staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with this table of measured choices instead of that of the communicator
+    /// ([`with_tuning`](crate::comm::CommunicatorConfig::with_tuning)) or the library.
+    #[must_use]
+    pub fn with_tuning(mut self, table: Tuning) -> Self {
+        self.tuning = Some(table);
         self
     }
 
@@ -55,4 +69,44 @@ impl CollectiveConfig {
             None => config,
         }
     }
+
+    /// An error of `op` unless these are settings for this collective.
+    pub(super) fn check(&self, op: &'static str, kind: &Kind) -> Result<()> {
+        let refuse = |message: String| Err(Error::usage(op, message));
+        if let Kind::Custom(name) = kind {
+            return refuse(format!("{name} is no built-in collective; run its plan with plan::Executor"));
+        }
+        if reduces(kind) && self.variants.is_empty() {
+            return refuse(format!(
+                "{} reduces; name its element types and reductions with CollectiveConfig::with_variants",
+                kind.name()
+            ));
+        }
+        if let Some((plan, _)) = self.plans.first().filter(|_| !in_place_differs(kind)) {
+            return refuse(format!(
+                "the plan {}: {} takes no plans of users, because its root alone decides whether a call is in place, and each plan must \
+             serve both; run the plan with plan::Executor",
+                plan.name,
+                kind.name()
+            ));
+        }
+        if let Some((plan, _)) = self.plans.iter().find(|(plan, _)| plan.settings.variable_chunks) {
+            return refuse(format!(
+                "the chunks of the plan {} have sizes of their own, and calls here have one",
+                plan.name
+            ));
+        }
+        match self.plans.iter().find(|(plan, _)| plan.collective.kind != *kind) {
+            None => Ok(()),
+            Some((plan, _)) => {
+                let theirs = &plan.collective.kind;
+                refuse(format!("the plan {} is one of {theirs:?}, not of {kind:?}", plan.name))
+            }
+        }
+    }
+}
+
+/// Whether a collective combines elements.
+pub(super) fn reduces(kind: &Kind) -> bool {
+    matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce { .. })
 }

@@ -1,20 +1,22 @@
 //! Collectives over a communicator: [`Collective`] runs the built-in plans, or plans of the user's own, by kind and size;
-//! [`Barrier`] moves no data. [`AllReduce`] is the all-reduce of handwritten kernels.
+//! [`VariableCollective`] those whose sizes only the device knows, [`PointToPoint`] any sends and receives. [`Barrier`] moves no data.
 
-mod algorithm;
-mod all_reduce;
 mod barrier;
 mod built_in;
 mod call;
+mod choosing;
 mod config;
 mod geometry;
 mod plans;
-mod region;
+mod point_to_point;
+mod sizes;
 mod staging;
+mod tuning;
+mod variable;
 
-pub use algorithm::Algorithm;
-pub use all_reduce::{AllReduce, AllReduceConfig};
-pub use aqueduct_ptx::collective::{ElementType, ReduceOp};
 pub use barrier::Barrier;
 pub use built_in::{Collective, CollectiveBuffers};
 pub use config::CollectiveConfig;
+pub use point_to_point::{PointToPoint, ReceiveBuffer};
+pub use tuning::{Choice, Tuning};
+pub use variable::{VariableBuffers, VariableCollective, VariableCounts};

@@ -27,13 +27,11 @@ impl Staging {
         bytes: usize,
         deadline: Deadline,
     ) -> Result<Self> {
-        let new = || Ok::<_, crate::Error>(Arc::new(GpuBuffer::new(comm.context(), bytes)?));
-        let (input, output) = (new()?, new()?);
-        let shown = executor.prepare_buffers(&input, &output, deadline)?;
+        let ([input, output], shown) = executor.allocate_buffers(bytes, deadline)?;
         let me = comm.rank();
         let takes_part = match executor.plan().collective.kind {
-            Kind::Broadcast { root } => [me == root, true],
-            Kind::Reduce { root } => [true, me == root],
+            Kind::Broadcast { root } | Kind::Scatter { root } => [me == root, true],
+            Kind::Reduce { root } | Kind::Gather { root } => [true, me == root],
             _ => [true, true],
         };
         Ok(Self { input, output, shown, takes_part })
@@ -76,4 +74,57 @@ fn longest_slice(staging: usize, call: &Call) -> usize {
     let each = staging / call.parts[0].max(call.parts[1]);
     let grain = if each >= 16 { 16 } else { call.element.bytes() };
     (each / grain * grain).max(call.element.bytes())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use cuda_driver_sys::CUresult;
+
+    use super::*;
+    use crate::collective::{Collective, CollectiveConfig};
+    use crate::comm::{CommunicatorConfig, together};
+    use crate::error::ErrorKind;
+    use crate::gpu::{Context, Device, Driver, Hooks};
+
+    const LIMIT: Duration = Duration::from_secs(120);
+    /// Longer than anything else that the ranks allocate.
+    const SLICE: usize = 3 << 20;
+
+    thread_local! {
+        /// This thread gets no memory for slices.
+        static FULL: Cell<bool> = const { Cell::new(false) };
+    }
+
+    struct NoSlices;
+
+    impl Hooks for NoSlices {
+        fn before_allocation(&self, _: &'static str, bytes: usize) -> Option<CUresult> {
+            (FULL.get() && bytes >= SLICE).then_some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+        }
+    }
+
+    /// And the ranks agree about what they set up next.
+    #[test]
+    fn a_rank_without_memory_for_slices_is_an_error_of_all() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(Arc::new(NoSlices));
+        let device = &Device::all(&driver).unwrap()[0];
+        let contexts = [(); 2].map(|()| Context::new(device).unwrap());
+        let config = CommunicatorConfig::default().with_peer_timeout(None);
+        let comms = Communicator::local(&contexts, config, LIMIT).unwrap();
+        let prepare = |comm: &Communicator| {
+            let config = CollectiveConfig::default().with_staging_bytes(SLICE);
+            Collective::prepare(comm, Kind::AllGather, config, LIMIT)
+        };
+        let results = together(&comms, |comm| {
+            FULL.set(comm.rank() == 1);
+            Ok(prepare(comm))
+        });
+        let kinds = results.unwrap().into_iter().map(|result| result.map(drop).unwrap_err().kind());
+        assert_eq!(kinds.collect::<Vec<_>>(), [ErrorKind::Remote, ErrorKind::Cuda]);
+        together(&comms, prepare).unwrap();
+        together(&comms, |comm| comm.close(LIMIT)).unwrap();
+    }
 }

@@ -33,6 +33,7 @@ pub struct CommunicatorConfig {
     /// Faults on purpose in the network; none unless set.
     pub(crate) faults: Option<fault::Plan>,
     pub(crate) cache: Option<PathBuf>,
+    pub(crate) tuning: Option<PathBuf>,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
@@ -62,6 +63,7 @@ impl Default for CommunicatorConfig {
             ib: rdma::Settings::default(),
             faults: None,
             cache: None,
+            tuning: None,
         }
     }
 }
@@ -82,6 +84,7 @@ impl CommunicatorConfig {
             ib: rdma::Settings::from_env(&env.ib),
             faults: env.faults.clone(),
             cache: env.cache.clone(),
+            tuning: env.tuning.clone(),
             ..Self::default()
         })
     }
@@ -98,6 +101,14 @@ impl CommunicatorConfig {
     #[must_use]
     pub fn with_cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.cache = Some(folder.into());
+        self
+    }
+
+    /// The same with a file of choices that `aqueduct tune` wrote, which every built-in collective reads when it is prepared; none
+    /// unless set. All ranks need the same choices.
+    #[must_use]
+    pub fn with_tuning(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tuning = Some(file.into());
         self
     }
 

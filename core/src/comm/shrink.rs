@@ -30,9 +30,9 @@ impl Communicator {
     /// seen end, and the ranks `without`, if they can be reached, count neither way; silent ones do. A communicator can be
     /// shrunk once; to go on after another loss, shrink the one that was made.
     ///
-    /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file
-    /// descriptors or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others' memory;
-    /// for legacy handles the driver does not promise that.
+    /// In the same context, all memory that this rank allocated can be used again. Where ranks share memory by file descriptors
+    /// or fabric handles, as [`GpuBuffer`](crate::gpu::GpuBuffer) does wherever it can, a lost rank does no harm to the others'
+    /// memory; for legacy handles the driver does not promise that.
     ///
     /// A loss during the call begins it anew with those who are left. If it comes last of all, some ranks may end with a
     /// communicator that tells of the loss at once, and others with an error; the former can shrink that one again.

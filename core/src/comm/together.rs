@@ -42,7 +42,7 @@ impl Communicator {
 /// Makes a call of several ranks of this process at the same time: runs `call` for each of `comms`, on a thread of
 /// its own, and returns the results in the order of `comms` when all have ended. For calls in which ranks wait for
 /// each other, which one thread cannot make one after the other: [`setup`](Communicator::setup),
-/// `AllReduce::prepare`, [`split`](Communicator::split), [`shrink`](Communicator::shrink),
+/// `Collective::prepare`, [`split`](Communicator::split), [`shrink`](Communicator::shrink),
 /// [`close`](Communicator::close) (ncclGroupStart and ncclGroupEnd).
 ///
 /// The context of the communicator is current on its thread, for a program's own calls of the driver.

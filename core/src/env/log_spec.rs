@@ -5,12 +5,14 @@
 const PARTS: &[&str] = &[
     "abort",
     "bootstrap",
+    "collective",
     "comm",
     "env",
     "gpu",
     "group",
     "ledger",
     "memory",
+    "message",
     "net",
     "proxy",
     "rdma",
@@ -90,7 +92,7 @@ mod tests {
         }
         for (text, named) in [("info,nett", "(nett)"), ("info,^nett,^gpu,^grup", "(nett, grup)")] {
             let warning = of(text).unwrap();
-            assert!(warning.contains(named) && warning.contains("memory, net, proxy"), "{warning}");
+            assert!(warning.contains(named) && warning.contains("memory, message, net, proxy"), "{warning}");
         }
     }
 

@@ -44,6 +44,11 @@ pub const VARIABLES: &[Variable] = &[
          that only you can write to",
     ),
     variable(
+        "AQUEDUCT_TUNING",
+        "(that of the library, if it knows the device)",
+        "file of choices that aqueduct tune wrote, the same on all ranks: which sizes go as packets, and by how many blocks",
+    ),
+    variable(
         "AQUEDUCT_TIMEOUT",
         "60",
         "seconds, or a time such as 500ms or 2m, after which a wait for other ranks gives up",
@@ -51,7 +56,18 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "AQUEDUCT_PEER_TIMEOUT",
         "3",
-        "seconds of silence, or a time such as 2m, after which a rank counts as lost, at least 1.25; 0 for never, on all ranks, as debuggers need it",
+        "seconds of silence, or a time such as 2m, after which a rank counts as lost, at least 1.25; 0 for never, on all ranks, as debuggers \
+         need it; for messages the silence of a peer's host, 10 if not set",
+    ),
+    variable(
+        "AQUEDUCT_MESSAGE_EAGER",
+        "8192",
+        "the longest message that is sent at once, in bytes, 1 to 65536; between two processes the smaller one holds",
+    ),
+    variable(
+        "AQUEDUCT_MESSAGE_SHARED_MEMORY",
+        "1",
+        "0 sends messages between processes of one host over TCP, too, instead of shared memory",
     ),
     variable(
         "AQUEDUCT_SOCKET_IFNAME",

@@ -1,9 +1,9 @@
 //! GPUs: the driver, its devices, and safe owners of everything made in them.
 //!
-//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`]
-//! what is made on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold
-//! data, and a [`DeviceSlice`] names a range of either together with its owner; processes share it through the registered memory of a
-//! communicator; [`Module`] and [`Function`] load and launch kernels.
+//! A [`Driver`] is a value: the NVIDIA driver or the software device. A [`Device`] is one of its GPUs, a [`Context`] what is made
+//! on it. [`Stream`], [`Event`] and [`GraphExec`] order work; [`GpuBuffer`] and [`PinnedBuffer`] hold data, and a [`DeviceSlice`]
+//! names a range of either together with its owner; processes share it through the registered memory of a communicator;
+//! [`Module`] and [`Function`] load and launch kernels.
 //!
 //! - **Lifetime.** Asynchronous calls take what keeps memory alive, and the stream retains it until the work is done.
 //!   `Drop` never waits, panics or unmaps what running work uses: it leaves the rest to [`Context::reap`].
@@ -27,6 +27,7 @@ mod handle;
 pub(crate) mod ipc;
 mod jit;
 mod keep;
+mod kept;
 mod launch;
 mod link;
 mod module;
@@ -39,6 +40,7 @@ mod pointer;
 pub(crate) mod probe;
 mod query;
 mod reaper;
+mod residency;
 mod select;
 mod slice;
 mod slots;
@@ -70,6 +72,7 @@ pub(crate) use pinned::HostRegistration;
 pub use pinned::PinnedBuffer;
 pub use pod::Pod;
 pub(crate) use pointer::{MemoryKind, PointerInfo};
+pub(crate) use residency::{Room, Series};
 pub use select::SoftwareTable;
 pub use slice::DeviceSlice;
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Outcomes {
         let orphans: Vec<Entry> =
             lock(&self.list).entries.iter().filter(|entry| alone(entry)).cloned().collect();
         for orphan in orphans {
-            if orphan.outcome.outcome("stream").is_ok() {
+            if !orphan.outcome.has_failed() {
                 self.remove(|entry| entry.is(&orphan.outcome) && entry.number == orphan.number);
             }
         }
@@ -179,6 +179,29 @@ mod tests {
 
     fn wait(outcomes: &Outcomes) -> Result<()> {
         outcomes.settle(outcomes.pending(), "wait")
+    }
+
+    /// Tells its failure once.
+    #[derive(Debug, Default)]
+    struct Once(AtomicBool);
+
+    impl Outcome for Once {
+        fn outcome(&self, op: &'static str) -> Result<()> {
+            if self.0.swap(true, Ordering::Relaxed) { Ok(()) } else { Err(Error::usage(op, "given up")) }
+        }
+
+        fn has_failed(&self) -> bool {
+            !self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Its owner is gone, and new work comes before the wait.
+    #[test]
+    fn new_work_does_not_take_a_failure_that_is_told_once() {
+        let outcomes = Outcomes::default();
+        outcomes.add(&(Arc::new(Once::default()) as Arc<dyn Outcome>));
+        outcomes.begin_work();
+        assert!(wait(&outcomes).is_err());
     }
 
     #[test]

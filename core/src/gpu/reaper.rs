@@ -1,10 +1,10 @@
 //! Deferred cleanup: streams dropped with unfinished work, and memory that such work may still use.
 //!
-//! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while
-//! the context is *quiet*: every stream that this library knows in it is idle. For memory that other devices may use, too,
-//! the driver waits for those as well, so it is freed only while their contexts are quiet: with ranks as threads of one
-//! process, a kernel of one rank may be waiting for the very thread that drops the memory. Otherwise the cleanup is queued here and runs in a later call: when a
-//! stream or buffer is made, a module loaded or a stream synchronised. Queued entries hold the context, so it outlives
+//! Freeing, unmapping and unloading make the driver wait for the device. So that no `Drop` waits, they run only while the context
+//! is *quiet*: every stream that this library knows in it is idle. For memory that other devices may use, too, the driver waits
+//! for those as well, so it is freed only while their contexts are quiet: with ranks as threads of one process, a kernel of one
+//! rank may be waiting for the very thread that drops the memory. Otherwise the cleanup is queued here and runs in a later call:
+//! when a stream or buffer is made, a module loaded or a stream synchronised. Queued entries hold the context, so it outlives
 //! them; [`Context::new`] finds it again.
 
 use std::ptr;

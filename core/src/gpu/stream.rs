@@ -12,6 +12,7 @@ use super::driver::call;
 use super::event::Event;
 use super::gate::Gate;
 use super::keep::KeepAlive;
+use super::kept::Kept;
 use super::outcomes::Outcomes;
 use super::query::{is_capturing, is_idle, poll_until};
 use super::reaper::{Retired, Sweep};
@@ -28,6 +29,11 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<StreamInner>,
+}
+
+/// A stream that may be gone.
+pub(super) struct WeakStream {
+    inner: Weak<StreamInner>,
 }
 
 struct StreamInner {
@@ -48,16 +54,6 @@ struct StreamInner {
 unsafe impl Send for StreamInner {}
 // SAFETY: the driver serialises concurrent calls on one stream; our own state is behind a mutex.
 unsafe impl Sync for StreamInner {}
-
-/// Retained items in two halves: `closed` before its event, `open` since.
-#[derive(Default)]
-struct Kept {
-    open: Vec<KeepAlive>,
-    closed: Option<(Event, Vec<KeepAlive>)>,
-}
-
-/// Number of retained items that makes it worth asking whether earlier ones are free.
-const BATCH: usize = 32;
 
 impl Stream {
     /// A new stream that does not synchronise with the legacy default stream.
@@ -111,6 +107,15 @@ impl Stream {
     /// capture or join one.
     pub(super) fn may_be_captured(&self) {
         self.inner.capturable.store(true, Ordering::Relaxed);
+    }
+
+    /// A number that no other stream has while a [`WeakStream`] of this one exists; never 0.
+    pub(super) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+
+    pub(super) fn downgrade(&self) -> WeakStream {
+        WeakStream { inner: Arc::downgrade(&self.inner) }
     }
 
     /// The context it belongs to.
@@ -252,52 +257,18 @@ impl Stream {
     }
 }
 
-impl Kept {
-    /// Adds `what`, and moves items that need not be kept any longer to `done`. Pass `closing` if events may be
-    /// recorded on the stream.
-    fn add(
-        &mut self,
-        stream: &StreamInner,
-        what: KeepAlive,
-        closing: bool,
-        done: &mut Vec<KeepAlive>,
-    ) -> Result<()> {
-        // An event that releases `open` will be recorded later than this: being on it once is enough.
-        let recent = self.open.len().saturating_sub(BATCH);
-        if self.open[recent..].iter().any(|kept| Arc::ptr_eq(kept, &what)) {
-            return Ok(());
-        }
-        self.open.push(what);
-        if self.open.len() < BATCH || !closing {
-            return Ok(());
-        }
-        let event = match self.closed.take() {
-            None => Event::new(&stream.context)?,
-            Some((event, batch)) => match event.is_done() {
-                Ok(true) => {
-                    done.extend(batch);
-                    event
-                }
-                unknown => {
-                    self.closed = Some((event, batch));
-                    return unknown.map(drop);
-                }
-            },
-        };
-        // SAFETY: the stream is alive.
-        unsafe { event.record_raw(stream.raw) }?;
-        self.closed = Some((event, std::mem::take(&mut self.open)));
-        Ok(())
+impl WeakStream {
+    /// As of [`Stream::identity`].
+    pub(super) fn identity(&self) -> usize {
+        self.inner.as_ptr().addr()
     }
 
-    fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.closed.is_none()
+    pub(super) fn is_alive(&self) -> bool {
+        self.inner.strong_count() > 0
     }
 
-    fn into_all(self) -> Vec<KeepAlive> {
-        let mut all = self.open;
-        all.extend(self.closed.into_iter().flat_map(|(_, batch)| batch));
-        all
+    pub(super) fn upgrade(&self) -> Option<Stream> {
+        self.inner.upgrade().map(|inner| Stream { inner })
     }
 }
 
@@ -335,7 +306,7 @@ impl StreamInner {
         }
         let closing = matches!(fate, CaptureStatus::None);
         let mut kept = lock(&self.kept);
-        what.map(|one| kept.add(self, one, closing, done)).fold(Ok(()), Result::and)
+        what.map(|one| kept.add(&self.context, self.raw, one, closing, done)).fold(Ok(()), Result::and)
     }
 
     /// Records an event behind everything enqueued, for a stream that its owner may destroy. Records none while the

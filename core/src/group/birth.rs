@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Distinguishes a process from all others that have or had its process id; zeros if /proc cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,22 +30,24 @@ impl Birth {
 /// Whether process `pid` of this namespace, started then, runs. False also once all its threads exit: the kernel marks a
 /// thread as exiting before it closes the sockets of its process.
 pub(crate) fn is_running(pid: u32, started: u64) -> bool {
-    match Stat::read(&format!("/proc/{pid}/stat")) {
+    match Stat::read(Path::new(&format!("/proc/{pid}/stat"))) {
         Ok(Some(stat)) if stat.started != started => false,
         // It describes the main thread, and the process goes on while any other thread does.
-        Ok(Some(stat)) => !stat.has_ended() || has_running_thread(pid),
+        Ok(Some(stat)) => {
+            !stat.has_ended() || has_running_thread(|| look(Path::new(&format!("/proc/{pid}/task"))))
+        }
         Ok(None) => true,
         Err(error) => !is_gone(&error),
     }
 }
 
-/// Whether a thread of process `pid` runs, or may run.
-fn has_running_thread(pid: u32) -> bool {
+/// Whether a thread runs, or may run, of the process at whose threads each `look` looks.
+fn has_running_thread(mut look: impl FnMut() -> Look) -> bool {
     /// Looks at the threads of a process that may be ending just now.
     const LOOKS: u32 = 1000;
     let mut before = None;
     for _ in 0..LOOKS {
-        match ended_threads(pid) {
+        match look() {
             // A thread that starts another one and ends between two reads hides the new one from one look, but not from two.
             Look::Ended(threads) if before.as_ref() == Some(&threads) => return false,
             Look::Ended(threads) => before = Some(threads),
@@ -57,6 +60,7 @@ fn has_running_thread(pid: u32) -> bool {
 }
 
 /// Result of one look at all threads of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Look {
     /// A thread runs, or the kernel does not say.
     Running,
@@ -68,8 +72,9 @@ enum Look {
     Gone,
 }
 
-fn ended_threads(pid: u32) -> Look {
-    let entries = match std::fs::read_dir(format!("/proc/{pid}/task")) {
+/// Looks at the threads in `tasks`, which is `/proc/PID/task`.
+fn look(tasks: &Path) -> Look {
+    let entries = match std::fs::read_dir(tasks) {
         Ok(entries) => entries,
         Err(error) if is_gone(&error) => return Look::Gone,
         Err(_) => return Look::Running,
@@ -81,7 +86,7 @@ fn ended_threads(pid: u32) -> Look {
         return Look::Changed;
     };
     for thread in &threads {
-        match Stat::read(&format!("/proc/{pid}/task/{}/stat", thread.to_string_lossy())) {
+        match Stat::read(&tasks.join(thread).join("stat")) {
             Ok(Some(stat)) if stat.has_ended() => {}
             Err(error) if is_gone(&error) => return Look::Changed,
             _ => return Look::Running,
@@ -103,7 +108,7 @@ struct Stat {
 
 impl Stat {
     /// `None` if the file does not have the form that this version knows.
-    fn read(path: &str) -> std::io::Result<Option<Self>> {
+    fn read(path: &Path) -> std::io::Result<Option<Self>> {
         std::fs::read_to_string(path).map(|text| Self::parse(&text))
     }
 
@@ -200,5 +205,54 @@ mod tests {
         assert_eq!((stat.state, stat.exiting, stat.started), ('S', true, 4711));
         let me = Birth::of_this_process();
         assert!(me.started > 0 && is_running(std::process::id(), me.started));
+    }
+
+    #[test]
+    fn a_thread_that_hides_from_one_look_is_found_by_the_next() {
+        let ended = |name: &str| Look::Ended([OsString::from(name)].into());
+        let (one, two) = (ended("1"), ended("2"));
+        for (looks, runs) in [
+            (vec![Look::Running], true),
+            (vec![Look::Gone], false),
+            (vec![one.clone(), one.clone()], false),
+            (vec![one.clone(), two.clone(), two.clone()], false),
+            (vec![one.clone(), two, one.clone(), Look::Running], true),
+            (vec![one.clone(), Look::Changed, one, Look::Running], true),
+        ] {
+            let mut left = looks.iter().cloned();
+            assert_eq!(has_running_thread(|| left.next().unwrap()), runs, "{looks:?}");
+            assert_eq!(left.next(), None, "{looks:?}");
+        }
+        assert!(has_running_thread(|| Look::Changed), "nobody knows");
+    }
+
+    #[test]
+    fn threads_are_judged_by_what_the_kernel_says_and_run_where_it_does_not() {
+        let tasks = std::env::temp_dir().join(format!("aqueduct-test-tasks-{}", std::process::id()));
+        let says = |thread: &str, text: &str| {
+            std::fs::create_dir_all(tasks.join(thread)).unwrap();
+            std::fs::write(tasks.join(thread).join("stat"), text).unwrap();
+        };
+        let stat = |state: char, flags: u32| {
+            format!("7 (x) {state} 1 7 7 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 1 0 4711 8")
+        };
+        assert_eq!(look(&tasks), Look::Gone);
+        std::fs::create_dir_all(&tasks).unwrap();
+        assert_eq!(look(&tasks), Look::Changed, "the last one has just gone");
+        for (thread, state, flags) in [("1", 'Z', 0), ("2", 'S', 4), ("3", 'X', 0), ("4", 'x', 4)] {
+            says(thread, &stat(state, flags));
+        }
+        assert_eq!(look(&tasks), Look::Ended(["1", "2", "3", "4"].map(OsString::from).into()));
+        says("5", &stat('S', 0));
+        assert_eq!(look(&tasks), Look::Running);
+        says("5", "another form");
+        assert_eq!(look(&tasks), Look::Running);
+        std::fs::remove_file(tasks.join("5/stat")).unwrap();
+        assert_eq!(look(&tasks), Look::Changed, "it went after it was listed");
+        std::fs::create_dir(tasks.join("5/stat")).unwrap();
+        assert_eq!(look(&tasks), Look::Running, "this process may not read it");
+        assert_eq!(look(&tasks.join("1/stat")), Look::Running);
+        std::fs::remove_dir_all(&tasks).unwrap();
+        assert!(is_gone(&std::io::Error::from_raw_os_error(libc::ESRCH)));
     }
 }

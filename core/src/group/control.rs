@@ -7,13 +7,13 @@
 //! them, and either carries any frame.
 //!
 //! A link that ends without a BYE means that the peer is lost, and so does one on which nothing comes for too long
-//! ([`heartbeat`](crate::net::heartbeat)). Whoever notices aborts, which tells every rank it has a link to, each of which passes it on once
-//! ([`failure`]). Who goes on after that is agreed over the same links ([`membership`](crate::group::membership)).
+//! ([`heartbeat`](crate::net::heartbeat)). Whoever notices aborts, which tells every rank it has a link to, each of which passes
+//! it on once ([`failure`]). Who goes on after that is agreed over the same links ([`membership`](crate::group::membership)).
 //!
-//! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But
-//! nothing more will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave
-//! after [`GRACE`](crate::group::peer_state::GRACE), in which those that find everything there have long gone on; and if one did leave, its work is not
-//! done, and the communicator aborts.
+//! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But nothing more
+//! will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave after
+//! [`GRACE`](crate::group::peer_state::GRACE), in which those that find everything there have long gone on; and if one did leave,
+//! its work is not done, and the communicator aborts.
 #![forbid(unsafe_code)]
 
 mod agree;

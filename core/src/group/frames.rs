@@ -95,4 +95,12 @@ mod tests {
             let _ = decode_failure(&bytes, 4);
         }
     }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let long = format!("a{}", "\u{e9}".repeat(MAX_TEXT));
+        assert_eq!(clip(&long), &long[..MAX_TEXT - 1]);
+        let cause = AbortCause { kind: ErrorKind::Internal, rank: None, reason: long };
+        assert_eq!(decode_failure(&encode_failure(&cause), 1).unwrap().reason.len(), MAX_TEXT - 1);
+    }
 }

@@ -61,7 +61,7 @@ impl Identity {
 
     /// For the data of the connection to `peer` with `tag`.
     fn data_claims(&self, peer: u32, tag: u64) -> Claims {
-        let scope = self.scope ^ tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let scope = self.scope.wrapping_add(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Claims { purpose: DATA_PURPOSE, scope, from: self.rank, to: peer }
     }
 }

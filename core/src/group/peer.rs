@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use super::birth::{self, Birth};
 use crate::error::{Error, ErrorKind, Result};
-use crate::logging;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Version of [`PeerInfo`] on the wire.
@@ -213,13 +212,6 @@ pub(crate) fn check_all(mine: &PeerInfo, gathered: &[Vec<u8>]) -> Result<Vec<Pee
     Ok(all)
 }
 
-/// Identity of this host: its name and the id of its current boot, so that two hosts with one name differ.
-pub(crate) fn host_identity() -> String {
-    // Where /proc is not mounted, the name alone has to do.
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{}/{}", logging::host_name(), boot.trim())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
@@ -334,13 +326,6 @@ pub(crate) mod tests {
         // As if this process were one that was started later.
         let later = |o: &mut PeerInfo| (o.pid, o.birth.started) = (mine.pid, mine.birth.started - 1);
         assert!(!beside(&mine, later).has_ended(&mine), "a rank of this process is never said to have ended");
-    }
-
-    #[test]
-    fn a_host_is_known_by_its_name_and_its_boot() {
-        let identity = host_identity();
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        assert_eq!(identity.split_once('/').unwrap(), (&*logging::host_name(), boot.trim()));
     }
 
     #[test]

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Group;
 use super::links::Links;
-use super::links::tests::{KIND, Traced, config, group, group_waited_for, recorded, soon, wait_for};
-use super::peer_state::Waiters;
+use super::links::tests::{
+    KIND, Traced, config, group, group_of, group_waited_for, recorded, soon, wait_for,
+};
+use super::peer_state::{GRACE, Waiters};
 use super::subscriber::Subscribers;
 use crate::abort::AbortCause;
 use crate::deadline::Deadline;
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 use crate::sync::{Mutex, lock};
 
 /// Two ranks of twenty that have no link from the start.
@@ -141,7 +143,7 @@ fn a_forked_child_is_no_member() {
     // with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let fork = |error: crate::Error| error.message().contains("fork");
+        let fork = |error: Error| error.message().contains("fork");
         let control = group.control();
         control.drop_later(late.clone());
         control.drop_released();
@@ -201,4 +203,188 @@ fn a_kernel_that_waited_for_a_rank_that_has_left_is_an_error_that_names_it() {
             scope.spawn(move || run(awaits));
         }
     });
+}
+
+/// Tells when kernels are told to give up.
+struct Told(mpsc::Sender<Instant>);
+
+impl Waiters for Told {
+    fn dismiss(&self, _: u32) {
+        let _ = self.0.send(Instant::now());
+    }
+
+    fn abandoned(&self) -> Option<Option<u32>> {
+        None
+    }
+}
+
+/// A rank dismisses the waits for one that has left, and, when it has left itself, all waits.
+#[test]
+fn kernels_may_go_on_for_a_while_when_their_rank_or_another_one_leaves() {
+    for (leaving, dismissed) in [(1, 3), (2, 4)] {
+        let (tell, told) = mpsc::channel();
+        let waiters = |_| Arc::new(Told(tell.clone())) as Arc<dyn Waiters>;
+        let (config, wrap) = (config(Some(Duration::from_secs(3))), |network| network);
+        let groups = groups(group_waited_for(2, 1, config, wrap, |_| Subscribers::default(), waiters));
+        let left = Instant::now();
+        groups[..leaving].iter().for_each(|group| group.leave(soon()).unwrap());
+        for _ in 0..dismissed {
+            let at = told.recv_timeout(Duration::from_secs(30)).unwrap();
+            assert!(at.duration_since(left) >= GRACE, "{:?}", at.duration_since(left));
+        }
+    }
+}
+
+#[test]
+fn without_a_peer_timeout_nothing_is_said_that_nobody_asked_for() {
+    let quiet = groups(group_of(2, 1, config(None), |network| network, |_| Subscribers::default()));
+    let speaks = groups(group(2, 1));
+    let bytes = |group: &Group| group.control().traffic().1;
+    let before = bytes(&quiet[0]);
+    for _ in 0..3 {
+        let said = bytes(&speaks[0]);
+        wait_for("no sign of life", || bytes(&speaks[0]) > said);
+    }
+    assert_eq!(bytes(&quiet[0]), before);
+}
+
+#[test]
+fn a_broken_link_is_explained_by_what_broke_it() {
+    let broken = || Error::peer_lost("x", 1, "its link broke");
+    // The reason may be on its way for longer than it is waited for.
+    let explained = (0..10).any(|_| {
+        let groups = groups(group(1, 1));
+        let control = groups[0].control();
+        let comes = control.clone();
+        let reason = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            comes.abort().abort(AbortCause::requested(0, "enough"));
+        });
+        let error = control.explained("x", broken());
+        reason.join().unwrap();
+        error.message().contains("enough")
+    });
+    assert!(explained);
+}
+
+/// How ranks agree on the next group.
+mod agreements {
+    use super::*;
+    use crate::group::control::Outcome;
+    use crate::group::links::tests::successors;
+    use crate::group::membership::Ranks;
+
+    /// The members that are agreed if `of` take part, each with its error.
+    fn agree(of: &[&Links], limit: Duration) -> Vec<Result<Vec<u32>, Error>> {
+        let deadline = Deadline::after(limit);
+        std::thread::scope(|scope| {
+            let take_part = |links: &&Links| match links.agree(&Ranks::new(), deadline)? {
+                Outcome::Agreed { members, .. } => Ok(members.into_iter().collect()),
+                Outcome::Completed => panic!("nobody has made it"),
+            };
+            let threads: Vec<_> = of.iter().map(|links| scope.spawn(move || take_part(links))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn ranks_without_links_open_them_to_agree() {
+        let links = group(20, 1);
+        for agreed in agree(&links.iter().collect::<Vec<_>>(), LONG) {
+            assert_eq!(agreed.unwrap(), (0..20).collect::<Vec<u32>>());
+        }
+    }
+
+    #[test]
+    fn who_does_not_come_in_time_is_named_and_who_waits_no_more_says_so() {
+        let links = group(2, 1);
+        for (comes, misses) in [(0, 1), (1, 0)] {
+            let late = agree(&[&links[comes]], Duration::from_millis(300)).pop().unwrap().unwrap_err();
+            assert_eq!((late.kind(), late.peer()), (ErrorKind::Timeout, Some(misses)), "{late}");
+            assert!(late.message().contains("did not call shrink()"), "{late}");
+        }
+        assert!(agree(&[&links[0], &links[1]], LONG).iter().all(Result::is_ok), "another time they do");
+    }
+
+    #[test]
+    fn only_what_was_agreed_is_completed_and_once() {
+        let links = group(2, 1);
+        assert!(agree(&[&links[0], &links[1]], LONG).iter().all(Result::is_ok));
+        let control = links[0].control();
+        assert!(!control.complete_generation(7) && control.complete_generation(1));
+        let again = agree(&[&links[0]], LONG).pop().unwrap().unwrap_err();
+        assert!(again.message().contains("was shrunk before"), "{again}");
+        links[1].control().leave();
+        assert!(!links[1].control().complete_generation(1), "it has left");
+    }
+
+    #[test]
+    fn a_successor_is_agreed_on_once_it_was_taken_into_use() {
+        let links = successors();
+        let both = [&links[0], &links[1]];
+        let early = agree(&both, Duration::from_millis(300));
+        assert!(
+            early.iter().all(|early| early.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout))
+        );
+        links.iter().for_each(|links| links.control().activate());
+        assert!(agree(&both, LONG).iter().all(Result::is_ok));
+    }
+}
+
+/// A subset of the ranks talks among itself.
+mod subsets {
+    use super::*;
+    use crate::bootstrap::Bootstrap as _;
+    use crate::group::control::Needs;
+    use crate::group::subset::Subset;
+
+    fn needs(ranks: &[u32]) -> Needs {
+        Needs { op: "x", ranks: ranks.to_vec(), generation: None }
+    }
+
+    #[test]
+    fn members_have_new_numbers_and_a_secret_of_their_own() {
+        let links = group(3, 1);
+        let [two, zero] = [2, 0].map(|rank| Subset::new(&links[rank], needs(&[2, 0]), 1));
+        assert_eq!([two.rank(), zero.rank(), two.size()], [0, 1, 2]);
+        two.send(1, 5, b"from rank 2", soon()).unwrap();
+        assert_eq!(zero.recv(0, 5, soon()).unwrap(), b"from rank 2");
+        let [secret, same] = [two.secret().unwrap(), zero.secret().unwrap()];
+        assert_eq!(secret.expose(), same.expose());
+        let late = zero.recv(0, 5, Deadline::after(Duration::ZERO)).unwrap_err();
+        assert_eq!((late.kind(), late.peer()), (ErrorKind::Timeout, Some(2)), "{late}");
+    }
+
+    #[test]
+    fn messages_of_a_meeting_that_is_over_are_not_read_in_the_next() {
+        let links = group(2, 1);
+        let meet = |rank: usize| Subset::new(&links[rank], needs(&[0, 1]), 1);
+        let (sender, receiver) = (meet(0), meet(1));
+        sender.send(1, 5, b"stale", soon()).unwrap();
+        sender.send(1, 6, b"later", soon()).unwrap();
+        assert_eq!(receiver.recv(0, 6, soon()).unwrap(), b"later");
+        drop(receiver);
+        let error = meet(1).recv(0, 5, Deadline::after(Duration::ZERO)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    }
+
+    #[test]
+    fn a_meeting_that_lacks_a_member_says_nothing_more() {
+        let mut links = group(3, 1);
+        drop(links.pop());
+        let control = links[0].control();
+        wait_for("the departure was not noticed", || control.check_peer("x", 2).is_err());
+        let meeting = Subset::new(&links[0], needs(&[0, 1, 2]), 1);
+        let error = meeting.send(1, 5, b"in vain", soon()).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+        Subset::new(&links[0], needs(&[0, 1]), 2).send(1, 5, b"", soon()).unwrap();
+    }
+
+    #[test]
+    fn each_meeting_of_all_has_another_number() {
+        let links = group(1, 1);
+        assert_eq!([(); 3].map(|()| links[0].control().next_meeting()), [1, 2, 3]);
+    }
 }

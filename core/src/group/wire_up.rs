@@ -62,7 +62,7 @@ impl Introduction {
         let mine = PeerInfo {
             rank,
             size,
-            host: config.host_id.clone().unwrap_or_else(peer::host_identity),
+            host: config.host_id.clone().unwrap_or_else(crate::logging::host_identity),
             process: description.process,
             pid: std::process::id(),
             birth: Birth::of_this_process(),
@@ -136,5 +136,85 @@ impl Waiters for NoKernels {
 
     fn abandoned(&self) -> Option<Option<u32>> {
         None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::abort::Abort;
+    use crate::bootstrap;
+    use crate::group::links::tests::{config, soon, wait_for};
+    use crate::group::subscriber::Subscribers;
+
+    /// Claims to be a rank, and talks to nobody.
+    #[derive(Debug)]
+    struct Claims {
+        rank: u32,
+        size: u32,
+    }
+
+    impl Bootstrap for Claims {
+        fn rank(&self) -> u32 {
+            self.rank
+        }
+
+        fn size(&self) -> u32 {
+            self.size
+        }
+
+        fn send(&self, _: u32, _: u64, _: &[u8], _: Deadline) -> Result<()> {
+            unreachable!("nothing is sent before the settings are checked")
+        }
+
+        fn recv(&self, _: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
+            unreachable!("nothing is received before the settings are checked")
+        }
+    }
+
+    #[test]
+    fn ranks_and_settings_that_cannot_be_are_refused_before_anybody_is_told() {
+        let kind = |rank, size, timeout| {
+            check(&Claims { rank, size }, &config(timeout)).map_err(|error| error.kind())
+        };
+        assert_eq!([kind(0, 1, None), kind(2, 3, None)], [Ok(()); 2]);
+        let short = Some(Duration::from_nanos(1));
+        for refused in [kind(0, 0, None), kind(3, 3, None), kind(4, 3, None), kind(0, 1, short)] {
+            assert_eq!(refused, Err(ErrorKind::InvalidUsage));
+        }
+    }
+
+    #[test]
+    fn ranks_without_devices_are_linked_until_they_say_goodbye() {
+        let linked: Vec<ControlLinks> = std::thread::scope(|scope| {
+            let ranks = bootstrap::local(3).into_iter().map(|bootstrap| {
+                scope.spawn(move || {
+                    let member = Member {
+                        abort: Abort::new(),
+                        waiters: Arc::new(NoKernels),
+                        subscribers: Subscribers::default(),
+                        succeeds: false,
+                    };
+                    let description = Description { device: None, process: 1, abi: 1 };
+                    let met = Introduction::with(&bootstrap, description, &config(None), member, soon());
+                    met.unwrap().link(soon()).unwrap()
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let control = |rank: usize| linked[rank].0.control();
+        for one in &linked {
+            assert_eq!(one.traffic(), (2, one.0.control().traffic().1));
+        }
+        linked[2].leave(soon()).unwrap();
+        for rank in [0, 1] {
+            wait_for("the goodbye did not come", || control(rank).check_peer("x", 2).is_err());
+            control(rank).check("x").expect("it left in good order");
+            assert_eq!(linked[rank].traffic().0, 1);
+        }
+        assert_eq!(NoKernels.abandoned(), None, "no kernel waits for the one that has left");
     }
 }

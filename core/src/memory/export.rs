@@ -129,16 +129,8 @@ fn mapping(exchange: &Exchange, allocation: &Allocation, peer: u32) -> Result<Wa
         ));
     }
     if theirs.same_host(mine) && pieces.is_empty() {
-        let handle = LegacyHandle::export(allocation.context(), allocation.base()).map_err(|error| {
-            let unopened = CUresult::CUDA_ERROR_OPERATING_SYSTEM.0.cast_signed();
-            if error.code() == unopened || error.kind() == ErrorKind::Exhausted {
-                return error.with_peer(peer);
-            }
-            let message = "this memory has no handle that another process can open (memory of a pool or of \
-                           cuMemAllocAsync has none): allocate it as a GpuBuffer, with cuMemAlloc, or with cuMemCreate and \
-                           requestedHandleTypes = POSIX_FILE_DESCRIPTOR";
-            Error::new(ErrorKind::Unsupported, OP, message).with_source(error)
-        })?;
+        let exported = LegacyHandle::export(allocation.context(), allocation.base());
+        let handle = exported.map_err(|error| without_handle(error, peer))?;
         return Ok(Way::Legacy(handle.0));
     }
     let all = |wanted| -> Result<bool> {
@@ -164,4 +156,36 @@ fn mapping(exchange: &Exchange, allocation: &Allocation, peer: u32) -> Result<Wa
          NVLink domain with IMEX and AQUEDUCT_HANDLE=auto or fabric",
         theirs.host
     ))
+}
+
+/// Names the cause where the driver made no legacy handle, unless it lacked something for a moment.
+fn without_handle(error: Error, peer: u32) -> Error {
+    let unopened = CUresult::CUDA_ERROR_OPERATING_SYSTEM.0.cast_signed();
+    if error.code() == unopened || error.kind() == ErrorKind::Exhausted {
+        return error.with_peer(peer);
+    }
+    let message = "this memory has no handle that another process can open (memory of a pool or of cuMemAllocAsync has none): \
+                   allocate it as a GpuBuffer, with cuMemAlloc, or with cuMemCreate and requestedHandleTypes = \
+                   POSIX_FILE_DESCRIPTOR";
+    Error::new(ErrorKind::Unsupported, OP, message).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_counts_as_without_a_handle_only_if_that_will_not_change() {
+        let driver =
+            |code: CUresult, kind| Error::new(kind, "cuIpcGetMemHandle", "x").with_code(code.0.cast_signed());
+        let kinds = [
+            (driver(CUresult::CUDA_ERROR_OPERATING_SYSTEM, ErrorKind::Cuda), ErrorKind::Cuda),
+            (driver(CUresult::CUDA_ERROR_OUT_OF_MEMORY, ErrorKind::Exhausted), ErrorKind::Exhausted),
+            (driver(CUresult::CUDA_ERROR_INVALID_VALUE, ErrorKind::Cuda), ErrorKind::Unsupported),
+        ];
+        for (error, kind) in kinds {
+            let told = without_handle(error, 3);
+            assert_eq!(told.kind(), kind, "{told}");
+        }
+    }
 }

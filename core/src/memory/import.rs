@@ -109,14 +109,8 @@ fn of_another_process(
     }
     live.retain(|_, import| import.strong_count() > 0);
     let mapped = map(exchange, wire, fds).map_err(|error| unreachable(exchange, from, error))?;
-    if let Mapped::Legacy(mapping) = &mapped
-        && mapping.size() < size
-    {
-        let message = format!(
-            "rank {from} describes {size} bytes and its handle opens {}; use one version of aqueduct everywhere",
-            mapping.size()
-        );
-        return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from));
+    if let Mapped::Legacy(mapping) = &mapped {
+        check_opened(from, size, mapping.size())?;
     }
     let (group, receipts) = (exchange.group.clone(), Mutex::default());
     let import = Arc::new(Import { _group: group, size, receipts, mapped: Some(mapped) });
@@ -160,6 +154,17 @@ fn map(exchange: &Exchange, wire: &MemoryWire, fds: Vec<OwnedFd>) -> Result<Mapp
     Ok(Mapped::Physical(mapping))
 }
 
+/// Returns an error unless the `opened` bytes of a legacy handle hold the `size` that rank `from` has described.
+fn check_opened(from: u32, size: usize, opened: usize) -> Result<()> {
+    if opened >= size {
+        return Ok(());
+    }
+    let message = format!(
+        "rank {from} describes {size} bytes and its handle opens {opened}; use one version of aqueduct everywhere"
+    );
+    Err(Error::new(ErrorKind::Remote, OP, message).with_peer(from))
+}
+
 fn unreachable(exchange: &Exchange, from: u32, error: Error) -> Error {
     let (mine, theirs) = (exchange.group.me().device_label(), exchange.group.peer(from).device_label());
     let message = format!(
@@ -171,4 +176,16 @@ fn unreachable(exchange: &Exchange, from: u32, error: Error) -> Error {
 fn too_large(from: u32) -> Error {
     Error::new(ErrorKind::Remote, OP, format!("rank {from} sent a memory larger than this address space"))
         .with_peer(from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_legacy_handle_opens_all_that_was_described() {
+        assert!(check_opened(1, 4096, 4096).is_ok() && check_opened(1, 4096, 4097).is_ok());
+        let error = check_opened(1, 4096, 4095).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
+    }
 }

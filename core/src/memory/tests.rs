@@ -3,18 +3,26 @@
 use std::sync::Arc;
 
 use super::registered::Origin;
-use super::wire::{MemoryWire, Way};
-use super::{HostBuffer, Registration, Rights, import, registry};
+use super::wire::{MAX_CHUNKS, MemoryWire, Way};
+use super::{HostBuffer, RegisteredMemory, Registration, Rights, export, import, registry};
 use crate::bootstrap::{self, Bootstrap as _};
 use crate::comm::{Communicator, CommunicatorConfig, Transport, Transports};
 use crate::deadline::Deadline;
 use crate::error::ErrorKind;
-use crate::gpu::{Context, Device, Driver, GpuBuffer};
+use crate::gpu::vmm::{HandleTypes, Mapping, PhysicalAllocation};
+use crate::gpu::{BufferOptions, Context, Device, Driver, GpuBuffer, HandlePolicy, Stream};
 use crate::ledger::receipt::Receipt;
 use crate::setup::message::Offer;
 
 fn communicators() -> Vec<Communicator> {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    communicators_of(|_, config| config)
+}
+
+/// The same with what `change` makes of each rank's settings.
+fn communicators_of(
+    change: impl Fn(u32, CommunicatorConfig) -> CommunicatorConfig + Sync,
+) -> Vec<Communicator> {
+    let (driver, change) = (Driver::software(cuda_soft::driver_table()).unwrap(), &change);
     let soon = || Deadline::after(std::time::Duration::from_secs(60));
     std::thread::scope(|scope| {
         let ranks = bootstrap::local(3).into_iter().map(|bootstrap| {
@@ -23,12 +31,23 @@ fn communicators() -> Vec<Communicator> {
                 let context = Context::new(&Device::new(&driver, bootstrap.rank()).unwrap()).unwrap();
                 let config =
                     CommunicatorConfig::default().with_local_address(std::net::Ipv4Addr::LOCALHOST.into());
+                let config = change(bootstrap.rank(), config);
                 Communicator::new(&bootstrap, &context, config, soon()).unwrap()
             })
         });
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
+}
+
+/// The memory that `to` makes of the description of `from`'s, which `from` keeps meanwhile.
+fn sent(
+    from: &Communicator,
+    to: &Communicator,
+    memory: &RegisteredMemory,
+) -> crate::Result<RegisteredMemory> {
+    let Offer { body, fds, .. } = export(from.exchange(), memory, to.rank())?.offer(from.exchange())?;
+    import(to.exchange(), from.rank(), Offer { body, fds, holds: Vec::new() })
 }
 
 #[test]
@@ -55,7 +74,7 @@ fn a_rank_cannot_pass_its_memory_off_as_that_of_another() {
     // Rank 2 claims process and number of rank 1's allocation.
     let theirs = import(exchange, 1, describe(1)).unwrap();
     let claimed = import(exchange, 2, describe(2)).unwrap();
-    let first = |memory: &super::RegisteredMemory| {
+    let first = |memory: &RegisteredMemory| {
         let mut byte = [0];
         memory.host().unwrap().read(0, &mut byte).unwrap();
         byte[0]
@@ -159,7 +178,7 @@ fn a_registration_is_the_range_that_was_asked_for() {
 fn a_buffer_is_one_allocation_however_often_it_is_registered() {
     let ranks = communicators();
     let (rank, context) = (&ranks[0], ranks[0].context());
-    let number = |memory: &super::RegisteredMemory| match &memory.origin {
+    let number = |memory: &RegisteredMemory| match &memory.origin {
         Origin::Local { allocation, .. } => allocation.number(),
         Origin::Received { .. } => panic!("it was registered here"),
     };
@@ -288,4 +307,88 @@ fn who_sends_memory_learns_whether_the_peer_has_it() {
     let sent = ranks[0].send_memory(&memory, 2, 0).unwrap();
     let error = ranks[0].setup(Deadline::after(std::time::Duration::ZERO)).unwrap_err();
     assert_eq!((error.kind(), sent.get().unwrap_err().kind()), (ErrorKind::Timeout, ErrorKind::Timeout));
+}
+
+#[test]
+fn a_memory_belongs_to_the_group_that_received_it() {
+    let [ranks, others] = [communicators(), communicators()];
+    let buffer = Arc::new(HostBuffer::new(ranks[1].context(), 4096).unwrap());
+    let memory = ranks[1].register_host(&buffer, Transports::ETHERNET).unwrap();
+    let received = sent(&ranks[1], &ranks[0], &memory).unwrap();
+    assert_eq!((memory.received_from(), received.received_from()), (None, Some(1)));
+    let [group, other] = [&ranks[0], &others[0]].map(|rank| &rank.exchange().group);
+    assert_eq!((received.owner_in(group), received.owner_in(other)), (Some(1), None));
+    assert_eq!(memory.whose(group), "it is this rank's own");
+    assert_eq!(received.whose(group), "it was received from rank 1");
+    assert!(received.whose(other).contains("rank 1 of another communicator"));
+}
+
+/// Memory of each kind on `rank`'s device, registered for `transports`: host memory, memory with a descriptor, a plain allocation.
+fn of_each_kind(rank: &Communicator, transports: Transports) -> [RegisteredMemory; 3] {
+    let context = rank.context();
+    let plain = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+    let pages = Arc::new(HostBuffer::new(context, 4096).unwrap());
+    let shared = Arc::new(GpuBuffer::new(context, 4096).unwrap());
+    let plain = Arc::new(GpuBuffer::with_options(context, 4096, plain).unwrap());
+    let [shared, plain] = [shared, plain].map(|buffer| rank.register_memory(&buffer, transports).unwrap());
+    [rank.register_host(&pages, transports).unwrap(), shared, plain]
+}
+
+#[test]
+fn memory_for_another_host_goes_by_message_or_not_at_all() {
+    let ranks = communicators_of(|rank, config| config.with_host_id(format!("host {rank}")));
+    let unsupported = |memory: &RegisteredMemory, words: &str| {
+        let error = sent(&ranks[0], &ranks[1], memory).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Unsupported, Some(1)), "{error}");
+        assert!(error.message().contains(words), "{error}");
+    };
+    for memory in of_each_kind(&ranks[0], Transports::CUDA_IPC) {
+        unsupported(&memory, "is on another host");
+    }
+    for memory in of_each_kind(&ranks[0], Transports::CUDA_IPC | Transports::ETHERNET) {
+        let received = sent(&ranks[0], &ranks[1], &memory).unwrap();
+        assert_eq!((received.transports(), received.ptr()), (Transports::ETHERNET, 0));
+    }
+    // As many pieces as a message has room for, and one more.
+    let context = ranks[0].context();
+    let piece = |_| Arc::new(PhysicalAllocation::create(context, 1, HandleTypes::FD).unwrap());
+    let mapping = Mapping::new(context, (0..=MAX_CHUNKS).map(piece).collect()).unwrap();
+    let size = mapping.size() / (MAX_CHUNKS + 1);
+    for (pieces, words) in
+        [(MAX_CHUNKS, "is on another host"), (MAX_CHUNKS + 1, "17 separately allocated pieces")]
+    {
+        // SAFETY: the mapping outlives the registration.
+        let memory = unsafe { ranks[0].register_raw(mapping.ptr(), pieces * size, Transport::CudaIpc) };
+        unsupported(&memory.unwrap(), words);
+    }
+}
+
+#[test]
+fn devices_of_one_process_share_memory_that_can_be_opened_to_them() {
+    let ranks = communicators();
+    let soon = || Deadline::after(std::time::Duration::from_secs(60));
+    let both = Transports::CUDA_IPC | Transports::ETHERNET;
+    let own = Arc::new(GpuBuffer::new(ranks[1].context(), 64).unwrap());
+    let own_memory = ranks[1].register_memory(&own, both).unwrap();
+    assert_eq!(sent(&ranks[1], &ranks[1], &own_memory).unwrap().ptr(), own.ptr(), "the device's own");
+    let stream = Stream::new(ranks[1].context()).unwrap();
+    let reads = |memory: &RegisteredMemory| {
+        let received = sent(&ranks[0], &ranks[1], memory).unwrap();
+        assert_eq!(received.transports(), both);
+        memory.slice().unwrap().upload(0, &[7_u64; 8], soon()).unwrap();
+        stream.copy(&own.slice(..).unwrap(), received.range(0, 64).unwrap().slice().unwrap()).unwrap();
+        stream.synchronize(soon()).unwrap();
+        let mut seen = [0_u64; 8];
+        own.download(0, &mut seen, soon()).unwrap();
+        assert_eq!(seen, [7; 8]);
+        own.fill(0, soon()).unwrap();
+    };
+    let [pages, shared, plain] = of_each_kind(&ranks[0], both);
+    [&pages, &shared, &plain].into_iter().for_each(reads);
+    // SAFETY: the memories above outlive the registrations.
+    let [shared, plain] =
+        [&shared, &plain].map(|memory| unsafe { ranks[0].register_raw(memory.ptr(), 4096, both) }.unwrap());
+    reads(&plain);
+    let error = sent(&ranks[0], &ranks[1], &shared).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

@@ -11,6 +11,7 @@ pub(crate) mod purpose {
     pub(crate) const BOOTSTRAP: u16 = 2;
     pub(crate) const CONTROL: u16 = 3;
     pub(crate) const DATA: u16 = 4;
+    pub(crate) const MESSAGES: u16 = 5;
 }
 
 /// Identity that one end of a connection states. Both proofs cover it, so nobody can alter it.

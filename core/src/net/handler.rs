@@ -10,9 +10,7 @@ use crate::error::{Error, Result};
 /// A handler holds the state it needs, never the owner of the reactor: the owner's drop joins the thread.
 pub trait Handler: Send {
     /// A listener has accepted `link`.
-    fn accepted(&mut self, link: &Link) {
-        let _ = link;
-    }
+    fn accepted(&mut self, _link: &Link) {}
 
     /// A frame has arrived. An error closes the link, with that error.
     fn frame(&mut self, link: &Link, frame: Frame) -> Result<()>;

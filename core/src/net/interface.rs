@@ -1,7 +1,7 @@
 //! Which of this host's addresses the others can reach.
 
 use std::ffi::CStr;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::connect::decode;
 use super::sys;
@@ -31,23 +31,31 @@ pub fn interfaces() -> Result<Vec<Interface>> {
         // SAFETY: `next` is an entry of the list, which is not freed before the end of the loop.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
-        if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP as libc::c_uint == 0 {
+        if entry.ifa_addr.is_null() {
             continue;
         }
         // SAFETY: `ifa_addr` is a whole socket address of its family, aligned by the C library; the name is a
         // C string. Both live as long as the list.
         let (address, name) = unsafe { (decode(entry.ifa_addr.cast()), CStr::from_ptr(entry.ifa_name)) };
-        let Some(ip) = address.as_ref().map(SocketAddr::ip) else { continue };
-        // A link-local address needs a scope that means nothing to another host.
-        if matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-            continue;
-        }
-        let loopback = entry.ifa_flags & libc::IFF_LOOPBACK as libc::c_uint != 0;
-        found.push(Interface { name: name.to_string_lossy().into_owned(), ip, loopback });
+        found.extend(
+            address.and_then(|address| usable(&name.to_string_lossy(), address.ip(), entry.ifa_flags)),
+        );
     }
     // SAFETY: the list came from getifaddrs and nothing borrowed from it is left.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
+}
+
+/// The address `ip` of the interface `name`, unless nobody can be reached with it.
+fn usable(name: &str, ip: IpAddr, flags: libc::c_uint) -> Option<Interface> {
+    let has = |flag: libc::c_int| flags & flag as libc::c_uint != 0;
+    // A link-local address needs a scope that means nothing to another host.
+    let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    (has(libc::IFF_UP) && !link_local).then(|| Interface {
+        name: name.to_owned(),
+        ip,
+        loopback: has(libc::IFF_LOOPBACK),
+    })
 }
 
 /// The addresses to offer to other ranks, best first.
@@ -151,5 +159,19 @@ mod tests {
     #[test]
     fn this_host_has_a_loopback() {
         assert!(interfaces().unwrap().iter().any(|i| i.loopback && i.ip.is_loopback()));
+    }
+
+    #[test]
+    fn only_addresses_that_others_can_use_are_listed() {
+        const UP: libc::c_uint = libc::IFF_UP as libc::c_uint;
+        const LOOPBACK: libc::c_uint = libc::IFF_LOOPBACK as libc::c_uint;
+        const RUNNING: libc::c_uint = libc::IFF_RUNNING as libc::c_uint;
+        let loopback = |ip: &str, flags| usable("x", ip.parse().unwrap(), flags).map(|found| found.loopback);
+        assert_eq!(loopback("10.0.0.1", UP | RUNNING), Some(false));
+        assert_eq!(loopback("127.0.0.1", UP | LOOPBACK), Some(true));
+        assert_eq!(loopback("10.0.0.1", RUNNING), None, "it is down");
+        assert_eq!((loopback("fe80::1", UP), loopback("fd00::1", UP)), (None, Some(false)));
+        let found = usable("eth0", "10.0.0.1".parse().unwrap(), UP);
+        assert_eq!(found, Some(interface("eth0", "10.0.0.1")));
     }
 }

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 
 /// Bytes that may wait in a link. If more wait, the peer does not read, and posting is an error.
-const MAX_QUEUED: usize = 64 << 20;
+const MAX_QUEUED: u64 = 64 << 20;
 
 /// Requests of a link to the thread that serves it.
 pub(super) trait LinkService: Debug + Send + Sync {
@@ -61,7 +61,6 @@ pub(super) struct LinkInner {
 #[derive(Debug, Default)]
 struct Outbound {
     queue: VecDeque<Chunk>,
-    queued: usize,
     /// Bytes posted and bytes written since the beginning.
     posted: u64,
     written: u64,
@@ -129,11 +128,11 @@ impl Link {
         if out.closing {
             return Err(Error::usage("post", "the link was closed on this side"));
         }
-        if out.queued + bytes.len() > MAX_QUEUED {
-            let message = format!("{} bytes wait to be sent; the peer does not read", out.queued);
+        let queued = out.queued();
+        if queued + bytes.len() as u64 > MAX_QUEUED {
+            let message = format!("{queued} bytes wait to be sent; the peer does not read");
             return Err(Error::new(ErrorKind::Remote, "post", message).with_peer(self.inner.peer.from));
         }
-        out.queued += bytes.len();
         out.posted += bytes.len() as u64;
         out.queue.push_back(Chunk { bytes, written: 0, fds });
         if out.queue.len() == 1 {
@@ -159,7 +158,7 @@ impl Link {
             }
             if deadline.expired() {
                 let message =
-                    format!("{} bytes could not be sent in time; the peer does not read", out.queued);
+                    format!("{} bytes could not be sent in time; the peer does not read", out.queued());
                 return Err(Error::timeout("flush", message).with_peer(self.inner.peer.from));
             }
             out = wait(&self.inner.drained, out, deadline);
@@ -170,6 +169,13 @@ impl Link {
     pub fn close(&self) {
         lock(&self.inner.out).closing = true;
         self.inner.service.close(self.inner.id);
+    }
+}
+
+impl Outbound {
+    /// Bytes that wait to be sent, while the link has not failed.
+    fn queued(&self) -> u64 {
+        self.posted - self.written
     }
 }
 
@@ -217,7 +223,6 @@ impl LinkInner {
         let mut out = lock(&self.out);
         out.failed.get_or_insert(error);
         out.queue.clear();
-        out.queued = 0;
         drop(out);
         self.drained.notify_all();
         // The peer's end of stream. An error only says that it is gone already.
@@ -232,7 +237,6 @@ impl LinkInner {
                 Ok(count) => {
                     chunk.fds.clear();
                     chunk.written += count;
-                    out.queued -= count;
                     out.written += count as u64;
                     if chunk.written == chunk.bytes.len() {
                         out.queue.pop_front();
@@ -262,7 +266,6 @@ impl LinkInner {
     fn break_off(&self, out: &mut Outbound, error: io::Error) {
         out.failed = Some(lost("send", self.peer, error));
         out.queue.clear();
-        out.queued = 0;
         self.service.failed(self.id);
         self.drained.notify_all();
     }

@@ -1,7 +1,6 @@
 //! Listening sockets whose handshakes cannot hold each other up.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -208,9 +207,8 @@ impl Listener {
                     self.resting = Some(Instant::now() + sys::REST);
                     return;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The peer has gone again already; such errors belong to that connection (accept(2)).
-                Err(error) => log::debug!("a connection to {} failed early: {error}", self.address),
+                // The queue is empty, or the connection has gone again (accept(2)). If others wait, the socket stays readable.
+                Err(_) => return,
             }
         }
     }

@@ -50,7 +50,12 @@ pub use raw::{Layer, RawStream};
 pub use reactor::{Reactor, ReactorConfig};
 pub use registration::Registration;
 pub use secret::{Secret, SecretText, random_bytes};
-pub(crate) use secret::{from_hex, to_hex};
+pub(crate) use secret::{from_hex, from_hex_text, to_hex};
 pub use stream::Stream;
+
+/// Waiting for descriptors, for rooms that serve sockets on threads of their own.
+pub(crate) mod ready {
+    pub(crate) use super::sys::{Epoll, EventFd, READ, WRITE, wait_readable};
+}
 
 pub(crate) use unix::sweep as sweep_sockets;

@@ -110,15 +110,17 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
 
 /// The `N` bytes of `2 * N` hexadecimal digits; `None` for anything else.
 pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    from_hex_text(text)?.try_into().ok()
+}
+
+/// The bytes of an even number of hexadecimal digits; `None` for anything else.
+pub(crate) fn from_hex_text(text: &str) -> Option<Vec<u8>> {
     let digit = |c: u8| char::from(c).to_digit(16);
-    let mut bytes = [0; N];
-    if text.len() != 2 * N {
+    let pairs = text.as_bytes().chunks_exact(2);
+    if !pairs.remainder().is_empty() {
         return None;
     }
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-    }
-    Some(bytes)
+    pairs.map(|pair| Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8)).collect()
 }
 
 fn keyed(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
@@ -189,6 +191,19 @@ mod tests {
                 bad.is_empty() || !error.message().contains(bad),
                 "a secret with a mistake is one too: {error}"
             );
+        }
+    }
+
+    #[test]
+    fn the_first_half_of_a_proof_is_enough_and_less_is_not() {
+        let secret = Secret::from_bytes([3; 32]);
+        let proof = secret.mac(&[b"x"]);
+        for length in [MAC_BYTES / 2, 24, MAC_BYTES] {
+            assert!(secret.verify_start(&[b"x"], &proof[..length]));
+            assert!(!secret.verify_start(&[b"y"], &proof[..length]));
+        }
+        for length in [0, 1, MAC_BYTES / 2 - 1] {
+            assert!(!secret.verify_start(&[b"x"], &proof[..length]), "{length} bytes can be guessed");
         }
     }
 }

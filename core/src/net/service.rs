@@ -322,9 +322,9 @@ impl Service {
     fn resume(&mut self, id: u64) {
         let Some(reader) = self.links.get_mut(&id) else { return };
         reader.resume_at = None;
-        match reader.link.inner.register() {
-            Ok(()) => self.serve_link(id, sys::READ | sys::WRITE),
-            Err(error) => self.finish(id, Error::system("reactor", "cannot serve a link", error)),
+        // Events tell of all that came, or can be sent, meanwhile.
+        if let Err(error) = reader.link.inner.register() {
+            self.finish(id, Error::system("reactor", "cannot serve a link", error));
         }
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::deadline::Deadline;
 
 /// Readiness to read, as poll and epoll spell it.
-pub(super) const READ: u32 = libc::EPOLLIN as u32;
+pub(crate) const READ: u32 = libc::EPOLLIN as u32;
 /// Readiness to write.
-pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
+pub(crate) const WRITE: u32 = libc::EPOLLOUT as u32;
 
 /// Whether a call failed because this process or host has no descriptors or socket memory left: a state that passes, and
 /// no fault of a peer.
@@ -50,30 +50,35 @@ pub(super) fn wait(fd: BorrowedFd<'_>, events: u32, deadline: Deadline) -> io::R
     }
 }
 
+/// Waits until `fd` is readable (or broken); false if the deadline came first.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Result<bool> {
+    wait(fd, READ, deadline)
+}
+
 /// An epoll instance; its entries are level-triggered and known by a number.
 #[derive(Debug)]
-pub(super) struct Epoll(OwnedFd);
+pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
     }
 
-    pub(super) fn add(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, events, token)
     }
 
-    pub(super) fn modify(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
+    pub(crate) fn modify(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, events, token)
     }
 
-    pub(super) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
     /// Appends (token, events) of what is ready; none if `timeout_ms` passed or a signal came. -1: no timeout.
-    pub(super) fn wait(&self, timeout_ms: i32, ready: &mut Vec<(u64, u32)>) -> io::Result<()> {
+    pub(crate) fn wait(&self, timeout_ms: i32, ready: &mut Vec<(u64, u32)>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the array lives across the call and its length is passed with it.
         let count = unsafe {
@@ -102,23 +107,23 @@ impl AsFd for Epoll {
 
 /// A counter that makes a waiting epoll return.
 #[derive(Debug)]
-pub(super) struct EventFd(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
     }
 
     /// Makes it readable. Cannot fail in a way that matters: a full counter is readable already.
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: eight bytes that live across the call.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
     /// Makes it unreadable again.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let mut count = [0_u8; 8];
         // SAFETY: eight bytes that live across the call.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
@@ -128,5 +133,48 @@ impl EventFd {
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_does_not_end_a_wait() {
+        extern "C" fn ignore(_: libc::c_int) {}
+        let handler: extern "C" fn(libc::c_int) = ignore;
+        // SAFETY: the handler lives as long as the process and does nothing.
+        unsafe { libc::signal(libc::SIGWINCH, handler as libc::sighandler_t) };
+        let (reader, mut writer) = UnixStream::pair().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                // SAFETY: no arguments, cannot fail.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                wait(reader.as_fd(), READ, Deadline::after(Duration::from_secs(60)))
+            });
+            let thread = told.recv().unwrap();
+            for _ in 0..100 {
+                std::thread::sleep(Duration::from_millis(1));
+                if waits.is_finished() {
+                    break;
+                }
+                // SAFETY: the thread is not joined before the loop ends.
+                assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGWINCH) }, 0);
+            }
+            writer.write_all(b"x").unwrap();
+            assert!(waits.join().unwrap().unwrap(), "ready");
+        });
+    }
+
+    #[test]
+    fn an_epoll_that_is_none_is_an_error() {
+        let (no_epoll, _peer) = UnixStream::pair().unwrap();
+        let failed = Epoll(no_epoll.into()).wait(0, &mut Vec::new()).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(libc::EINVAL));
     }
 }

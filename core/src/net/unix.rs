@@ -35,7 +35,7 @@ impl SocketDir {
     /// In `$XDG_RUNTIME_DIR` if that is a directory of ours, otherwise in `/tmp`.
     pub(super) fn create() -> Result<Self> {
         sweep();
-        Self::create_in(&parent())
+        Self::create_in(&here())
     }
 
     fn create_in(parent: &Path) -> Result<Self> {
@@ -48,7 +48,7 @@ impl SocketDir {
                 // Somebody took it for left behind.
                 Ok(None) => continue,
                 Err(error) => {
-                    // Whoever looks for directories that were left behind removes it otherwise.
+                    // Otherwise the next search for directories that were left behind removes it.
                     let _ = std::fs::remove_dir(&directory);
                     return Err(failed(error));
                 }
@@ -70,14 +70,9 @@ impl SocketDir {
             return;
         }
         self.removed = true;
-        for result in [std::fs::remove_file(&self.socket), std::fs::remove_dir(&self.directory)] {
-            match result {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    log::warn!("cannot remove {}: {error}", self.directory.display());
-                }
-                _ => {}
-            }
-        }
+        // Ignores errors: a later process sweeps what is left here.
+        let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_dir(&self.directory);
     }
 }
 
@@ -133,7 +128,7 @@ fn lock_opened(directory: &Path, file: File) -> io::Result<Option<File>> {
 
 /// Removes the sockets, and their directories, of processes that were killed before they could.
 pub(crate) fn sweep() {
-    sweep_in(&parent());
+    sweep_in(&here());
 }
 
 fn sweep_in(parent: &Path) {
@@ -164,11 +159,16 @@ fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Where directories for sockets are made.
-fn parent() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| is_private(path));
+/// Where this process makes directories for sockets.
+fn here() -> PathBuf {
+    parent(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+}
+
+/// `runtime` if only this user can write there and its path is short enough, otherwise `/tmp`.
+fn parent(runtime: Option<PathBuf>) -> PathBuf {
     // A socket's path has at most 107 bytes; ours adds 25 to its parent.
-    runtime.filter(|path| path.as_os_str().len() < 80).unwrap_or_else(|| PathBuf::from("/tmp"))
+    let runtime = runtime.filter(|path| is_private(path) && path.as_os_str().len() < 80);
+    runtime.unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
 fn is_private(path: &Path) -> bool {
@@ -261,6 +261,10 @@ mod tests {
         assert!(lock_opened(&directory, first).unwrap().is_none());
         std::fs::create_dir(&directory).unwrap();
         assert!(lock_opened(&directory, second).unwrap().is_none(), "another one has its name");
+        let file = folder.0.join("file");
+        std::fs::write(&file, b"").unwrap();
+        let failed = lock_opened(&file.join("d"), File::open(&file).unwrap()).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::NotADirectory, "it was not seen that somebody took it");
     }
 
     #[test]
@@ -280,5 +284,44 @@ mod tests {
             assert_eq!(there, 500, "{:?}", made.iter().find_map(|made| made.as_ref().err()));
         });
         assert!(folder.names().is_empty());
+    }
+
+    #[test]
+    fn sockets_lie_in_the_runtime_directory_only_if_nobody_else_can_write_there() {
+        let folder = Folder::new("runtime");
+        let with_mode = |name: &str, mode| {
+            let path = folder.0.join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            path
+        };
+        let file = folder.0.join("file");
+        std::fs::write(&file, b"").unwrap();
+        // The longest path that leaves room for the name of a socket.
+        let longest = "l".repeat(79 - folder.0.as_os_str().len() - 1);
+        for (path, good) in [
+            (with_mode("private", 0o700), true),
+            (with_mode("readable", 0o755), true),
+            (with_mode("of_the_group", 0o770), false),
+            (with_mode("of_all", 0o777), false),
+            (with_mode(&longest, 0o700), true),
+            (with_mode(&format!("{longest}l"), 0o700), false),
+            (file, false),
+            (folder.0.join("missing"), false),
+            // A directory of this user's, but not of the one who starts the next process elsewhere.
+            (PathBuf::from("."), false),
+        ] {
+            let expected = if good { path.clone() } else { PathBuf::from("/tmp") };
+            assert_eq!(parent(Some(path)), expected);
+        }
+        assert_eq!(parent(None), PathBuf::from("/tmp"));
+        // SAFETY: no arguments, cannot fail.
+        if unsafe { libc::geteuid() } == 0 {
+            let foreign = with_mode("foreign", 0o700);
+            std::os::unix::fs::chown(&foreign, Some(65534), None).unwrap();
+            assert_eq!(parent(Some(foreign)), PathBuf::from("/tmp"));
+        } else {
+            assert_eq!(parent(Some(PathBuf::from("/"))), PathBuf::from("/tmp"), "root's");
+        }
     }
 }

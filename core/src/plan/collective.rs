@@ -30,6 +30,16 @@ pub enum Kind {
         /// The root.
         root: u32,
     },
+    /// The root gets all inputs. The others have no output.
+    Gather {
+        /// The root.
+        root: u32,
+    },
+    /// Rank r gets part r of the root's input. The others have no input.
+    Scatter {
+        /// The root.
+        root: u32,
+    },
     /// Every rank gets the input of the rank before it.
     SendRecv,
     /// Of that name; only its author knows the result.
@@ -57,6 +67,8 @@ impl Kind {
             Self::AllToAll => "alltoall",
             Self::Broadcast { .. } => "broadcast",
             Self::Reduce { .. } => "reduce",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
             Self::SendRecv => "sendrecv",
             Self::Custom(name) => name,
         }
@@ -71,6 +83,8 @@ impl Kind {
             "alltoall" => Self::AllToAll,
             "broadcast" => Self::Broadcast { root: 0 },
             "reduce" => Self::Reduce { root: 0 },
+            "gather" => Self::Gather { root: 0 },
+            "scatter" => Self::Scatter { root: 0 },
             "sendrecv" => Self::SendRecv,
             other => Self::Custom(other.to_owned()),
         }
@@ -84,8 +98,12 @@ impl Kind {
             Self::AllReduce | Self::Broadcast { .. } | Self::Reduce { .. } | Self::SendRecv => {
                 (i == o, "as many input chunks as output chunks")
             }
-            Self::AllGather => (o == n * i, "output chunks for the input chunks of all ranks"),
-            Self::ReduceScatter => (i == n * o, "input chunks for the output chunks of all ranks"),
+            Self::AllGather | Self::Gather { .. } => {
+                (o == n * i, "output chunks for the input chunks of all ranks")
+            }
+            Self::ReduceScatter | Self::Scatter { .. } => {
+                (i == n * o, "input chunks for the output chunks of all ranks")
+            }
             Self::AllToAll => (
                 i == o && i % n.max(1) == 0,
                 "as many input chunks as output chunks, a multiple of the ranks",
@@ -99,6 +117,17 @@ impl Kind {
             )
         };
         (!fits || input == 0).then(message)
+    }
+
+    /// The rank that differs from the others, if one does.
+    pub fn root(&self) -> Option<u32> {
+        match *self {
+            Self::Broadcast { root }
+            | Self::Reduce { root }
+            | Self::Gather { root }
+            | Self::Scatter { root } => Some(root),
+            _ => None,
+        }
     }
 
     /// Whether the input of each rank may end within a chunk: only where chunks of the same index meet.
@@ -128,8 +157,13 @@ impl Kind {
             }
             Self::Broadcast { root } => Expected::One { rank: root, chunk },
             Self::Reduce { root } if rank == root => Expected::All(chunk),
+            Self::Gather { root } if rank == root => {
+                let part = input.max(1);
+                Expected::One { rank: chunk / part, chunk: chunk % part }
+            }
+            Self::Scatter { root } => Expected::One { rank: root, chunk: rank * output + chunk },
             Self::SendRecv => Expected::One { rank: (rank + ranks - 1) % ranks, chunk },
-            Self::Reduce { .. } | Self::Custom(_) => Expected::Nothing,
+            Self::Reduce { .. } | Self::Gather { .. } | Self::Custom(_) => Expected::Nothing,
         }
     }
 }

@@ -18,11 +18,11 @@ impl Layout {
     pub(super) fn of(plan: &Plan, rank: u32) -> Self {
         let rank_plan = &plan.ranks[rank as usize];
         let (inputs, outputs) = (u64::from(rank_plan.input_chunks), u64::from(rank_plan.output_chunks));
-        // In place, the input of an all-gather is part of the output, and the output of a reduce-scatter part of the input.
+        // In place, the input of a gathering collective is part of the output, and the output of a scattering one part of the input.
         let (input, output) = match (&plan.collective.kind, plan.collective.in_place) {
             (_, false) => (0, inputs),
-            (Kind::AllGather, true) => (u64::from(rank) * inputs, 0),
-            (Kind::ReduceScatter, true) => (0, u64::from(rank) * outputs),
+            (Kind::AllGather | Kind::Gather { .. }, true) => (u64::from(rank) * inputs, 0),
+            (Kind::ReduceScatter | Kind::Scatter { .. }, true) => (0, u64::from(rank) * outputs),
             (_, true) => (0, 0),
         };
         let scratch = (input + inputs).max(output + outputs);

@@ -9,6 +9,7 @@
 //! - Operations are small (24 bytes, and 16 for each operand of a move), because a plan of 1,024 ranks has millions.
 
 use super::collective::Collective;
+pub use super::reduction::Reduction;
 
 /// The work of every rank in one collective. A value that names no device: check, simulate or compile it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,10 @@ pub struct Settings {
     pub alignment: u32,
     /// Consecutive calls alternate between two halves of the scratch buffer.
     pub double_scratch: bool,
+    /// Chunks of input and output have places and sizes of their own, which each rank's numbers say at run time: chunk r is what goes
+    /// to rank r, or comes from it. Ranks tell each other these numbers when they begin a call, with the first signal that a block
+    /// sends to each other rank.
+    pub variable_chunks: bool,
     /// Calls on different buffers share one context and its scratch.
     pub reuse_resources: bool,
     /// The smallest message that the plan's author means it for, in bytes.
@@ -49,6 +54,7 @@ impl Default for Settings {
             threads_per_block: 1024,
             alignment: 16,
             double_scratch: false,
+            variable_chunks: false,
             reuse_resources: false,
             min_bytes: 0,
             max_bytes: u64::MAX,
@@ -227,7 +233,7 @@ pub struct Move {
 /// Some chunks as one side of a [`Move`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operand {
-    /// Whose memory.
+    /// The memory's owner.
     pub place: Place,
     /// The first chunk.
     pub first: u32,
@@ -235,7 +241,7 @@ pub struct Operand {
     pub form: Form,
 }
 
-/// Whose memory an [`Operand`] is.
+/// The owner of an [`Operand`]'s memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A buffer of the block's own rank.
@@ -267,21 +273,6 @@ pub struct Share {
     pub member: u32,
     /// Blocks of the group.
     pub of: u32,
-}
-
-/// How sources combine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduction {
-    /// Sum.
-    Sum,
-    /// Product.
-    Prod,
-    /// Smallest.
-    Min,
-    /// Largest.
-    Max,
-    /// Sum of all ranks divided by their number, rounded once.
-    Avg,
 }
 
 /// A request to a proxy: put chunks of this rank into a peer's buffer.

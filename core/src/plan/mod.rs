@@ -1,12 +1,14 @@
 //! Plans: what every thread block of every rank does in one collective.
 //!
 //! A [`Plan`] is a value: it names no device and holds no memory. [`program`] builds it in Rust, [`mod@file`] reads and writes it
-//! as MSCCL++'s execution-plan JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors,
-//! an [`Executor`] on devices, [`programs`] has the classical ones, and [`oracle`] says what a collective should give. `docs/plans.md` explains the ideas and the words.
+//! as MSCCL++'s execution-plan JSON, [`check`] finds its mistakes without running it, [`simulate`] runs it on vectors, [`cost`]
+//! predicts how long it takes, an [`Executor`] on devices, [`programs`] has the classical ones, and [`oracle`] says what a
+//! collective should give. `docs/plans.md` explains the ideas and the words.
 #![deny(unsafe_code)]
 
 pub mod check;
 mod collective;
+pub mod cost;
 mod cursor;
 pub mod file;
 mod geometry;
@@ -22,6 +24,7 @@ mod ptx;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod random;
+mod reduction;
 mod run;
 #[cfg(test)]
 mod samples;
@@ -35,5 +38,6 @@ pub use ir::{
 pub use position::Position;
 pub use ptx::ptx;
 pub use run::{Executor, ExecutorConfig, PlanBuffers};
+pub(crate) use run::{Numbers, Rows};
 
 pub use aqueduct_ptx::plan::Element;

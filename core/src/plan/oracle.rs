@@ -36,6 +36,8 @@ pub fn outputs<T: Copy>(kind: &Kind, inputs: &[Vec<T>], combine: impl Fn(T, T) -
         }
         Kind::Broadcast { root } => all(inputs[root as usize].clone()),
         Kind::Reduce { root } => only(root as usize, reduced()),
+        Kind::Gather { root } => only(root as usize, inputs.concat()),
+        Kind::Scatter { root } => (0..ranks).map(|rank| Some(part(&inputs[root as usize], rank))).collect(),
         Kind::SendRecv => (0..ranks).map(|rank| Some(inputs[(rank + ranks - 1) % ranks].clone())).collect(),
         Kind::Custom(_) => vec![None; ranks],
     }
@@ -56,6 +58,8 @@ mod tests {
         assert_eq!(of(Kind::AllToAll), [Some(vec![1, 2, 10, 20]), Some(vec![3, 4, 30, 40])]);
         assert_eq!(of(Kind::Broadcast { root: 1 }), both(&[10, 20, 30, 40]));
         assert_eq!(of(Kind::Reduce { root: 1 }), [None, Some(vec![11, 22, 33, 44])]);
+        assert_eq!(of(Kind::Gather { root: 0 }), [Some(vec![1, 2, 3, 4, 10, 20, 30, 40]), None]);
+        assert_eq!(of(Kind::Scatter { root: 1 }), [Some(vec![10, 20]), Some(vec![30, 40])]);
         assert_eq!(of(Kind::SendRecv), [Some(inputs[1].clone()), Some(inputs[0].clone())]);
         assert_eq!(of(Kind::Custom("test".into())), [None, None]);
     }

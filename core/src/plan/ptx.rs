@@ -4,7 +4,7 @@ use aqueduct_ptx::{Target, plan};
 
 use super::check;
 use super::ir::{Plan, Reduction};
-use super::lower::lower;
+use super::lower::{Averages, lower};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The PTX of `rank`'s kernel for elements of a type, with `reduction` in place of the plan's own if there is one, as an
@@ -34,18 +34,21 @@ pub fn ptx(
         let message = format!("compute capability {}.{}: kernels need 7.0 or a later one", sm / 10, sm % 10);
         Error::new(ErrorKind::Unsupported, op, message)
     })?;
-    let lowered = lower(plan, rank, element, reduction)?;
+    let lowered = lower(plan, rank, element, reduction, &Averages::of(plan), None)?.ok_or_else(|| {
+        refused(format!("rank {rank} has no operation, and so no kernel; it only takes part"))
+    })?;
     Ok(plan::render(&lowered.kernel, target).map_err(|error| refused(error.to_string()))?.text)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::programs::find;
+    use super::super::programs::{Choices, find};
     use super::*;
 
     #[test]
     fn each_rank_type_and_device_has_a_text_of_its_own() {
-        let plan = find("all-reduce", None).unwrap().program(2, None).unwrap().compile().unwrap();
+        let plan =
+            find("all-reduce", None).unwrap().program(2, &Choices::default()).unwrap().compile().unwrap();
         let (f32, f16) = (plan::Element::F32, plan::Element::F16);
         let text = |rank, element, reduction, sm| ptx(&plan, rank, element, reduction, sm).unwrap();
         let first = text(0, f32, None, 90);
@@ -63,7 +66,8 @@ mod tests {
 
     #[test]
     fn ranks_devices_and_plans_that_there_are_not_are_refused() {
-        let plan = find("all-reduce", None).unwrap().program(2, None).unwrap().compile().unwrap();
+        let plan =
+            find("all-reduce", None).unwrap().program(2, &Choices::default()).unwrap().compile().unwrap();
         let error = |plan: &Plan, rank, sm| {
             let error = ptx(plan, rank, plan::Element::F32, None, sm).unwrap_err();
             (error.kind(), error.message().to_owned())

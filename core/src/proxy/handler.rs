@@ -43,9 +43,7 @@ pub trait ProxyHandler: Send + 'static {
     }
 
     /// Runs once, as the last call. `failure` is the reason if the proxy was not simply stopped.
-    fn ended(&mut self, failure: Option<&Error>) {
-        let _ = failure;
-    }
+    fn ended(&mut self, _failure: Option<&Error>) {}
 }
 
 impl<F> ProxyHandler for F

@@ -357,33 +357,4 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use aqueduct_ptx::abi::ProxyTrigger;
-
-    use super::*;
-    use crate::gpu::{Device, Driver};
-
-    /// Tells whether its calls come on a service thread.
-    struct Where(mpsc::Sender<bool>);
-
-    impl ProxyHandler for Where {
-        fn init(&mut self) -> Result<()> {
-            let _ = self.0.send(service_thread::is_current());
-            Ok(())
-        }
-
-        fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
-            Ok(ProxyHandlerResult::Stop)
-        }
-    }
-
-    #[test]
-    fn handlers_run_on_a_service_thread() {
-        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-        let (tell, told) = mpsc::channel();
-        let proxy = Proxy::start(&context, ProxyConfig::default(), Where(tell)).unwrap();
-        assert!(told.recv().unwrap() && !service_thread::is_current());
-        proxy.stop(Duration::from_secs(20)).unwrap();
-    }
-}
+mod tests;

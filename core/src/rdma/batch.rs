@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// The most bytes that a request carries in itself. A queue pair may allow fewer: see
 /// [`max_inline`](super::QueuePair::max_inline).
-pub const INLINE_BYTES: usize = 64;
+pub const INLINE_BYTES: usize = 256;
 
 /// The longest message that InfiniBand has, in bytes; longer transfers are several requests.
 const MAX_MESSAGE: u64 = 1 << 31;

@@ -123,7 +123,8 @@ impl Verbs {
     /// numbers; with `names` (separated by commas), those alone and in that order.
     ///
     /// # Errors
-    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) if they cannot be listed; `InvalidUsage` for a name that no device has, with those present.
+    /// [`ErrorKind::Verbs`](crate::ErrorKind::Verbs) if they cannot be listed; `InvalidUsage` for a name that no device has, with
+    /// those present.
     pub fn devices(&self, names: Option<&str>) -> Result<Vec<Device>> {
         self.check("ibv_get_device_list")?;
         let mut all = DeviceList::query(self)?.devices();

@@ -180,4 +180,17 @@ mod tests {
         }
         assert!(Namespace::decode(&mut Reader::new(&[3, 0, 0, 0, 0])).is_err());
     }
+
+    #[test]
+    fn a_rank_that_sends_memory_to_itself_has_two_items() {
+        for (kind, peer, both) in [
+            (Kind::Connection, 2, true),
+            (Kind::Semaphore, 2, true),
+            (Kind::Connection, 1, false),
+            (Kind::MemorySend, 2, false),
+            (Kind::MemoryRecv, 2, false),
+        ] {
+            assert_eq!(Key::user(kind, peer, 3).is_own_peer(2), both, "{kind:?} of rank 2 with rank {peer}");
+        }
+    }
 }

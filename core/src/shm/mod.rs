@@ -13,8 +13,15 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::error::{Error, ErrorKind, Result};
 use crate::volatile::VolatileSlice;
 
+mod published;
+
+pub use published::{Published, View};
+
 /// Seals that every segment must have: without them a peer could shrink the file under a mapping.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// The type of the file system whose pages may run out at the first access.
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// A piece of memory that several processes map. Others may write to it at any moment.
 #[derive(Debug)]
@@ -31,15 +38,8 @@ impl Segment {
             return Err(Error::usage("memfd", "a segment of 0 bytes is not possible; ask for at least 1"));
         }
         let failed = |error| Error::system("memfd", format!("cannot create a segment of {len} bytes"), error);
-        // SAFETY: the name is a C string; the result is checked before it is used.
-        let fd =
-            unsafe { libc::memfd_create(c"aqueduct".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        check(fd).map_err(failed)?;
-        // SAFETY: the call succeeded, so `fd` is open and belongs to nobody else.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(len as u64).map_err(failed)?;
-        // SAFETY: no pointers are passed.
-        check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) }).map_err(failed)?;
+        let file = create(len).map_err(failed)?;
+        add_seals(&file, SEALS).map_err(failed)?;
         Self::map(file, len)
     }
 
@@ -47,19 +47,7 @@ impl Segment {
     /// that size sealed against shrinking.
     pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
         let file = File::from(fd);
-        // SAFETY: no pointers are passed.
-        let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) }).unwrap_or(0);
-        if seals & libc::F_SEAL_SHRINK == 0 {
-            let message =
-                "the descriptor received is not shared memory sealed against shrinking; it is not mapped";
-            return Err(Error::new(ErrorKind::Remote, "memfd", message));
-        }
-        let size = file.metadata().map_err(|e| Error::system("memfd", "cannot examine a segment", e))?.len();
-        if size != len as u64 || len == 0 {
-            let message =
-                format!("a segment of {len} bytes was announced, the descriptor received has {size}");
-            return Err(Error::new(ErrorKind::Remote, "memfd", message));
-        }
+        check_sealed(&file, len)?;
         Self::map(file, len)
     }
 
@@ -75,10 +63,12 @@ impl Segment {
 
     /// The bytes.
     pub fn memory(&self) -> VolatileSlice<'_> {
-        let ptr = NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0");
-        // SAFETY: the mapping is readable and writable, cannot shrink (sealed), and lives as long as `self`, which
-        // the result borrows. This process only reaches it through such slices.
-        unsafe { VolatileSlice::new(ptr, self.map.len()) }
+        memory_of(&self.map)
+    }
+
+    /// The mapping alone, and the descriptor to pass to another process: who has many segments keeps only mappings.
+    pub fn into_parts(self) -> (Mapping, OwnedFd) {
+        (Mapping { map: self.map }, self.file.into())
     }
 
     fn map(file: File, len: usize) -> Result<Self> {
@@ -88,11 +78,77 @@ impl Segment {
     }
 }
 
+/// A mapped [`Segment`] whose descriptor is elsewhere or closed.
+#[derive(Debug)]
+pub struct Mapping {
+    map: MmapRaw,
+}
+
+impl Mapping {
+    /// The bytes.
+    pub fn memory(&self) -> VolatileSlice<'_> {
+        memory_of(&self.map)
+    }
+}
+
 impl AsFd for Segment {
     /// The descriptor to pass to another process.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// A new memfd of `len` zero bytes without seals.
+fn create(len: usize) -> io::Result<File> {
+    // SAFETY: the name is a C string; the result is checked before it is used.
+    let fd = unsafe { libc::memfd_create(c"aqueduct".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    check(fd)?;
+    // SAFETY: the call succeeded, so `fd` is open and belongs to nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+fn add_seals(file: &File, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+/// `Ok` if an access to a mapping of `len` bytes of `file`, which a peer has made, cannot fail with SIGBUS.
+fn check_sealed(file: &File, len: usize) -> Result<()> {
+    let refused = |message: String| Err(Error::new(ErrorKind::Remote, "memfd", message));
+    // SAFETY: no pointers are passed.
+    let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) }).unwrap_or(0);
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return refused(
+            "the descriptor received is not shared memory sealed against shrinking; it is not mapped".into(),
+        );
+    }
+    let failed = |error| Error::system("memfd", "cannot examine a segment", error);
+    let data = file.metadata().map_err(failed)?;
+    if data.len() != len as u64 || len == 0 {
+        let size = data.len();
+        return refused(format!(
+            "a segment of {len} bytes was announced, the descriptor received has {size}"
+        ));
+    }
+    let mut system = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `system` is a live output.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), system.as_mut_ptr()) }).map_err(failed)?;
+    // SAFETY: all-zero is valid, and the call has filled it.
+    let system = unsafe { system.assume_init() };
+    // The width of the field differs between architectures.
+    if system.f_type as u32 == HUGETLBFS {
+        return refused("the memory received has huge pages, which may run out; it is not mapped".into());
+    }
+    Ok(())
+}
+
+fn memory_of(map: &MmapRaw) -> VolatileSlice<'_> {
+    let ptr = NonNull::new(map.as_mut_ptr()).expect("a mapping is not at address 0");
+    // SAFETY: the mapping is readable and writable, cannot shrink (sealed), and lives as long as `map`, which the result
+    // borrows. This process only reaches it through such slices.
+    unsafe { VolatileSlice::new(ptr, map.len()) }
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

@@ -37,7 +37,7 @@ fn wait(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// `semaphore.signal` and `lockstep.flag`: put, signal; wait, read.
+/// `semaphore.signal`: put, signal; wait, read.
 fn signal(release: Ordering, acquire: Ordering) {
     loom::model(move || {
         let shared = Arc::new((Bytes::new(), AtomicU64::new(0)));

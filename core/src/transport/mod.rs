@@ -16,6 +16,8 @@ pub(crate) mod resources;
 pub(crate) mod service;
 pub(crate) mod table;
 mod tcp;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub(crate) mod verbs;
 
 pub(crate) use resources::Resources;

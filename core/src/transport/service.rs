@@ -2,8 +2,8 @@
 //!
 //! `aqueduct-data` moves data that callers have left to it. It must not block: a kernel may be waiting for the data that it
 //! brings. So it leaves memory to the next call of the user, because freeing makes the driver wait for the device; and holds on
-//! peers' memory, the last of which ends the membership in the group, to `aqueduct-drop`. Both threads go on without an owner until
-//! every accepted operation is acknowledged or has failed. No drop waits for them.
+//! peers' memory, the last of which ends the membership in the group, to `aqueduct-drop`. Both threads go on without an owner
+//! until every accepted operation is acknowledged or has failed. No drop waits for them.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -85,8 +85,8 @@ impl Handler for UntilDelivered {
     }
 }
 
-/// Drops values whose drop may block, for threads that must not. Its thread ends when the last clone and everything given to it is
-/// gone.
+/// Drops values whose drop may block, for threads that must not. Its thread ends when the last clone and everything given to it
+/// is gone.
 #[derive(Clone)]
 pub(super) struct Disposer {
     thread: Sender<Box<dyn Any + Send>>,
@@ -105,9 +105,9 @@ impl Disposer {
         Ok(Self { thread: sender, control })
     }
 
-    /// Has memory freed by the next call of the user. Never by a thread that runs beside the user's: freeing would wait for what the
-    /// user has just launched, and the driver may let nobody else in meanwhile. What is given must not hold the group, which holds
-    /// the list.
+    /// Has memory freed by the next call of the user. Never by a thread that runs beside the user's: freeing would wait for what
+    /// the user has just launched, and the driver may let nobody else in meanwhile. What is given must not hold the group, which
+    /// holds the list.
     pub(super) fn free(&self, memory: Deferred) {
         self.control.drop_later(memory);
     }
@@ -273,5 +273,60 @@ mod tests {
             outstanding.add_remainder(Arc::new(Looks(Arc::downgrade(&outstanding), tell.clone())));
         }
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [false, false]);
+    }
+
+    /// Operations that will never be delivered.
+    struct Late;
+
+    impl Delivery for Late {
+        fn peer(&self) -> u32 {
+            3
+        }
+
+        fn is_delivered(&self) -> bool {
+            false
+        }
+
+        fn lost(&self) -> Option<Error> {
+            None
+        }
+
+        fn is_undelivered(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_data_thread_goes_on_while_it_has_an_owner_or_something_to_deliver() {
+        let outstanding = Arc::new(Outstanding::default());
+        let thread = UntilDelivered(outstanding.clone());
+        assert!(thread.finished());
+        outstanding.served.store(true, Ordering::Release);
+        assert!(!thread.finished());
+        outstanding.served.store(false, Ordering::Release);
+        let late: Arc<dyn Delivery> = Arc::new(Late);
+        outstanding.add(Arc::downgrade(&late));
+        assert!(!thread.finished());
+        drop(late);
+        assert!(thread.finished());
+    }
+
+    #[test]
+    fn whoever_waits_hears_of_what_is_late_or_lost_once() {
+        let outstanding = Outstanding::default();
+        let wait = || outstanding.wait(|| Ok(()), Deadline::after(std::time::Duration::ZERO));
+        let late: Arc<dyn Delivery> = Arc::new(Late);
+        outstanding.add(Arc::downgrade(&late));
+        outstanding.free_delivered();
+        let error = wait().unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(3)), "{error}");
+        drop(late);
+        outstanding.free_delivered();
+        assert!(lock(&outstanding.deliveries).is_empty());
+        for words in ["first", "second"] {
+            outstanding.report(Error::new(ErrorKind::Remote, "x", words));
+        }
+        assert_eq!(wait().unwrap_err().message(), "first");
+        wait().unwrap();
     }
 }

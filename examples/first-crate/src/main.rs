@@ -4,9 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver, GpuBuffer, Stream};
+use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::{Deadline, bootstrap};
 
 const COUNT: usize = 1 << 20;
@@ -22,8 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let context = Context::new(&device)?;
     let comm = Communicator::new(&*bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
 
-    let sum = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
-    let all_reduce = AllReduce::prepare(&comm, sum, deadline)?;
+    let sum = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+    let all_reduce = Collective::prepare(&comm, Kind::AllReduce, sum, deadline)?;
 
     // Element i of rank r is i % 1000 + r.
     let mine: Vec<f32> = (0..COUNT).map(|i| (i % 1000) as f32 + rank as f32).collect();
@@ -32,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // In place, on a stream; the wait fails if a rank is lost meanwhile.
     let (stream, slice) = (Stream::new(&context)?, buffer.slice(..)?);
-    all_reduce.launch(&stream, &slice, &slice, COUNT, ElementType::F32, ReduceOp::Sum)?;
+    all_reduce.launch(&stream, &slice, &slice, COUNT, Element::F32, Reduction::Sum)?;
     stream.synchronize(deadline)?;
 
     let mut sums = vec![0.0_f32; COUNT];

@@ -40,8 +40,6 @@ impl Operation {
     pub const UNPACK_LL128: Self = Self(4);
     /// Waiting for the other blocks of the same grid.
     pub const GRID_BARRIER: Self = Self(5);
-    /// Waiting inside an all-reduce.
-    pub const ALL_REDUCE: Self = Self(6);
     /// Waiting for room in a FIFO, or for one of its positions.
     pub const FIFO: Self = Self(7);
     /// Waiting inside a measuring kernel.
@@ -59,7 +57,6 @@ impl Operation {
             Self::UNPACK_LL16 => "LL16 unpack",
             Self::UNPACK_LL128 => "LL128 unpack",
             Self::GRID_BARRIER => "grid barrier",
-            Self::ALL_REDUCE => "all-reduce",
             Self::FIFO => "FIFO",
             Self::PERF => "perf",
             Self::FLUSH => "flush",

@@ -5,20 +5,19 @@ use super::abort::{
     AbortClaim, AbortHandle, AbortRecord, NO_PEER, Operation, SPINS_FREE, SPINS_PER_ABORT_READ,
 };
 use super::grid_barrier::{GridBarrierHandle, GridBarrierState};
+use super::lap::{FIRST_EPOCH_OF_LAP, LAST_EPOCH};
 use super::layout::{DeviceStruct, StructLayout};
 use super::memory_channel::{MemoryChannelHandle, SemaphoreHandle};
-use super::plan::PlanArgs;
+use super::plan::{OverflowRecord, PlanArgs, PlanRow, PlanRows, TraceRecord};
 use super::port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
-use super::scratch::{FIRST_EPOCH_OF_LAP, LAST_EPOCH, MAX_REGION_RANKS, ScratchRegion};
 use super::trigger::{FifoHandle, ID_BITS, OFFSET_BITS, ProxyTrigger, SIZE_BITS, TriggerKind};
 
 /// Version of everything in this module. Ranks compare it when they connect; a difference is refused.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Constants other than offsets that templates may name, as `(name, value)`.
 pub const CONSTANTS: &[(&str, u64)] = &[
     ("ABI_VERSION", ABI_VERSION as u64),
-    ("MAX_REGION_RANKS", MAX_REGION_RANKS as u64),
     ("SPINS_FREE", SPINS_FREE as u64),
     ("SPINS_PER_ABORT_READ", SPINS_PER_ABORT_READ as u64),
     ("ABORT_WORD_RUN", ABORT_WORD_RUN as u64),
@@ -32,7 +31,6 @@ pub const CONSTANTS: &[(&str, u64)] = &[
     ("OPERATION_UNPACK_LL16", Operation::UNPACK_LL16.0 as u64),
     ("OPERATION_UNPACK_LL128", Operation::UNPACK_LL128.0 as u64),
     ("OPERATION_GRID_BARRIER", Operation::GRID_BARRIER.0 as u64),
-    ("OPERATION_ALL_REDUCE", Operation::ALL_REDUCE.0 as u64),
     ("OPERATION_FIFO", Operation::FIFO.0 as u64),
     ("OPERATION_PERF", Operation::PERF.0 as u64),
     ("OPERATION_FLUSH", Operation::FLUSH.0 as u64),
@@ -60,11 +58,14 @@ pub const STRUCTS: &[&StructLayout] = &[
     &MemoryChannelHandle::LAYOUT,
     &GridBarrierState::LAYOUT,
     &GridBarrierHandle::LAYOUT,
-    &ScratchRegion::LAYOUT,
     &ProxyTrigger::LAYOUT,
     &FifoHandle::LAYOUT,
     &PortChannelHandle::LAYOUT,
     &PlanArgs::LAYOUT,
+    &PlanRows::LAYOUT,
+    &PlanRow::LAYOUT,
+    &OverflowRecord::LAYOUT,
+    &TraceRecord::LAYOUT,
 ];
 
 /// All symbols templates may use without being given them: `PREFIX_SUFFIX` per field (its offset),
@@ -98,7 +99,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count, "two symbols share a name");
         assert_eq!(symbol("MEMORY_CHANNEL_DST"), Some(std::mem::offset_of!(MemoryChannelHandle, dst) as u64));
-        assert_eq!(symbol("SCRATCH_SIZE"), Some(size_of::<ScratchRegion>() as u64));
-        assert_eq!(symbol("SCRATCH_NOTHING"), None);
+        assert_eq!(symbol("PLAN_ARGS_SIZE"), Some(size_of::<PlanArgs>() as u64));
+        assert_eq!(symbol("PLAN_ARGS_NOTHING"), None);
     }
 }

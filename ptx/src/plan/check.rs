@@ -8,7 +8,8 @@ impl Kernel {
     /// Steps, those of loops included.
     fn steps(&self) -> impl Iterator<Item = &Step> {
         self.shapes.iter().flat_map(|shape| &shape.steps).flat_map(|step| {
-            let body = if let Step::Loop { body, .. } = step { &body[..] } else { &[] };
+            let body =
+                if let Step::Loop { body, .. } | Step::Repeat { body, .. } = step { &body[..] } else { &[] };
             std::iter::once(step).chain(body)
         })
     }
@@ -29,7 +30,7 @@ impl Kernel {
 fn numbers(step: &Step) -> Vec<Number> {
     let operand = |side: &super::Operand| [side.address, side.first, side.rank];
     match step {
-        Step::Sync => Vec::new(),
+        Step::Sync | Step::ShowRows | Step::JudgeRows | Step::Mark { .. } => Vec::new(),
         Step::Barrier { state, blocks } => vec![*state, *blocks],
         Step::Signal(list) => list.iter().flat_map(|one| [one.outbound, one.peer, one.inbound]).collect(),
         Step::Wait(list) => list.iter().flat_map(|one| [one.inbound, one.expected, one.rank]).collect(),
@@ -48,7 +49,20 @@ fn numbers(step: &Step) -> Vec<Number> {
             put.chain([port.channel]).collect()
         }
         Step::Loop { chunks, body, .. } => body.iter().flat_map(numbers).chain([*chunks]).collect(),
+        Step::Repeat { turns, stride, body } => {
+            let last = |number| match number {
+                Number::Row(entry) => {
+                    Number::Row(entry.saturating_add(stride.saturating_mul(turns.saturating_sub(1))))
+                }
+                fixed => fixed,
+            };
+            body.iter().flat_map(numbers).map(last).collect()
+        }
     }
+}
+
+fn repeats(step: &Step) -> bool {
+    matches!(step, Step::Loop { .. } | Step::Repeat { .. })
 }
 
 /// Finds contradictions that would become a wrong kernel.
@@ -93,6 +107,22 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
     if kernel.has_packets() && kernel.laps.is_none() {
         return fail("packets need laps: their flags start over after 2^32 calls".to_owned());
     }
+    if let Some(rows) = kernel.rows {
+        if !kernel.double_scratch {
+            return fail("rows need counted calls: use double scratch".to_owned());
+        }
+        if rows.words.saturating_add(11) > kernel.addresses
+            || rows.controls.saturating_add(kernel.ranks) > kernel.addresses
+        {
+            return fail(
+                "rows need the addresses of all control areas, and the 11 words of their numbers".to_owned(),
+            );
+        }
+    }
+    let by_rows = |step: &Step| matches!(step, Step::ShowRows | Step::JudgeRows);
+    if kernel.rows.is_none() && kernel.steps().any(by_rows) {
+        return fail("a step of rows in a kernel that has none".to_owned());
+    }
     if let Some(laps) = &kernel.laps {
         let signals = laps.signals.iter().flat_map(|signal| [signal.outbound, signal.peer, signal.inbound]);
         let waits = laps.waits.iter().flat_map(|wait| [wait.inbound, wait.expected, wait.rank]);
@@ -100,13 +130,27 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
             return fail("the numbers of a lap's signals and waits must be fixed".to_owned());
         }
     }
+    if kernel.trace.is_some_and(|trace| trace.address >= kernel.addresses || trace.records >= 1 << 27) {
+        return fail("the records of a trace have no address, or are too many".to_owned());
+    }
     for step in kernel.steps() {
         match step {
+            Step::Mark { .. } if kernel.trace.is_none() => {
+                return fail("a time to note, and no records to note it in".to_owned());
+            }
             Step::Loop { unit, body, .. } => {
                 if *unit == 0 || !unit.is_multiple_of(16) {
                     return fail(format!("a loop over slices of {unit} bytes: a multiple of 16 is needed"));
                 }
-                if body.iter().any(|step| matches!(step, Step::Loop { .. })) {
+                if body.iter().any(repeats) {
+                    return fail("a loop in a loop".to_owned());
+                }
+            }
+            Step::Repeat { turns, body, .. } => {
+                if *turns < 2 {
+                    return fail(format!("a repetition of {turns} turns: at least 2 are needed"));
+                }
+                if body.iter().any(repeats) {
                     return fail("a loop in a loop".to_owned());
                 }
             }
@@ -115,6 +159,19 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
             Step::Move(moved) => {
                 if moved.sources.is_empty() || moved.targets.is_empty() {
                     return fail("a move needs a source and a target".to_owned());
+                }
+                let users = |side: &super::Operand| matches!(side.base, Base::Input | Base::Output);
+                if moved.by_rows
+                    && (moved.count != Number::Fixed(1)
+                        || !moved.sources.iter().chain(&moved.targets).all(users)
+                        || moved.sources[0].base != Base::Input)
+                {
+                    return fail(
+                        "a move by rows is of one chunk of input and output, from an input".to_owned(),
+                    );
+                }
+                if moved.by_rows && kernel.rows.is_none() {
+                    return fail("a move by rows in a kernel that has none".to_owned());
                 }
                 if moved.sources.len() > 1 && moved.reduction.is_none() {
                     return fail("a move of several sources needs a reduction".to_owned());

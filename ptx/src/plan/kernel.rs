@@ -1,5 +1,7 @@
 //! The description of a plan's kernel.
 
+use super::{Element, Number, Signal, Step, Wait};
+
 /// The kernel of one rank: one launch is one call of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
@@ -7,7 +9,7 @@ pub struct Kernel {
     pub symbol: String,
     /// Type of the elements that reductions combine. Moves without a reduction copy bytes.
     pub element: Element,
-    /// Ranks of the plan: the divisor of [`Reduction::Avg`].
+    /// Ranks of the plan: the divisor of [`Reduction::Avg`](super::Reduction::Avg).
     pub ranks: u32,
     /// Threads of each block: a multiple of 32, at most 1024.
     pub threads: u32,
@@ -21,10 +23,42 @@ pub struct Kernel {
     pub double_scratch: bool,
     /// How ranks meet before a new lap of flags; `None` if no step reads or writes packets.
     pub laps: Option<Laps>,
+    /// Chunks of input and output have sizes of their own, which the ranks tell each other.
+    pub rows: Option<Rows>,
+    /// Where [`Step::Mark`] notes times; `None` if there is none, and then the text is the same as ever.
+    pub trace: Option<Trace>,
     /// Bodies.
     pub shapes: Vec<Shape>,
-    /// Blocks of the grid.
+    /// Blocks of the grid, or of its largest if it [runs with any](Self::runs_with_any_grid).
     pub blocks: Vec<Block>,
+}
+
+impl Kernel {
+    /// Whether a launch may have fewer blocks than [`blocks`](Self::blocks), from one on, and another number in each call: all
+    /// moves are of equally many chunks and shared by all blocks, block k as member k, and only the first block does anything
+    /// else but sync. The shares are then those of the launch's blocks, by which
+    /// [`PlanArgs::grid_magic`](crate::abi::PlanArgs::grid_magic) divides.
+    ///
+    /// Equal ranges have equal shares, so what a block reads of its own writes stays its own whatever the grid.
+    pub fn runs_with_any_grid(&self) -> bool {
+        let mut counts = self.shapes.iter().flat_map(|shape| &shape.steps).filter_map(|step| match step {
+            Step::Move(moved) => Some(moved.count),
+            _ => None,
+        });
+        let first = counts.next();
+        self.blocks.len() > 1
+            && first
+                .is_some_and(|first| matches!(first, Number::Fixed(_)) && counts.all(|count| count == first))
+            && self.blocks.iter().enumerate().all(|(nth, block)| {
+                let steps = self.shapes.get(block.shape as usize).map_or(&[][..], |shape| &shape.steps);
+                steps.iter().all(|step| match step {
+                    Step::Sync => true,
+                    Step::Move(moved) => moved.is_shared_by_all(nth, &block.row, self.blocks.len()),
+                    Step::Signal(_) | Step::Wait(_) => nth == 0,
+                    _ => false,
+                })
+            })
+    }
 }
 
 /// How the ranks that exchange packets begin a new lap of flags, once in 2^32 calls: each waits until the others have ended their
@@ -45,6 +79,33 @@ pub struct Laps {
     pub waits: Vec<Wait>,
 }
 
+/// How ranks tell each other the places and sizes of chunks, once in each call: each block shows this rank's rows to the block of
+/// its number at every rank ([`Step::ShowRows`]), and each block compares all rows of all ranks itself ([`Step::JudgeRows`]). A
+/// [`PlanRow`](crate::abi::PlanRow) speaks of one pair of ranks; row `s * ranks + r` of a block's table is what rank s says of
+/// rank r.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// This rank.
+    pub me: u32,
+    /// Offset in every rank's control area of the tables: two halves for each block, of `ranks * ranks` rows each.
+    pub tables: u32,
+    /// Index of the address of rank 0's control area; those of the others follow.
+    pub controls: u32,
+    /// Index of the first of 11 addresses that are the words of a [`PlanRows`](crate::abi::PlanRows).
+    pub words: u32,
+    /// Parts that are sent must fill the room, as where rows are reduced.
+    pub exact: bool,
+}
+
+/// Records of times: [`TraceRecord`](crate::abi::TraceRecord), `records` of them for each block, one block's behind the other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Index of their address.
+    pub address: u32,
+    /// Records of each block: what does not fit is not noted.
+    pub records: u32,
+}
+
 /// Threads that do the same but for numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
@@ -59,255 +120,4 @@ pub struct Block {
     pub shape: u32,
     /// Numbers that the shape asks for. Blocks of one shape have equally many.
     pub row: Vec<u32>,
-}
-
-/// A number of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Number {
-    /// The same in every block of the shape.
-    Fixed(u32),
-    /// Entry of the block's row.
-    Row(u32),
-}
-
-/// One step of a shape. Steps but moves are one thread's, or one thread's of a warp, and take effect in program order; moves are
-/// ordered against them and each other by [`Step::Sync`] and [`Step::Barrier`] only.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// All threads of the block meet.
-    Sync,
-    /// All threads of several blocks meet.
-    Barrier {
-        /// Offset of a [`GridBarrierState`](crate::abi::GridBarrierState) in the control area.
-        state: Number,
-        /// Blocks that meet.
-        blocks: Number,
-    },
-    /// Raises counters at peers, one after the other or at once.
-    Signal(Vec<Signal>),
-    /// Waits for counters that peers raise, one after the other or at once.
-    Wait(Vec<Wait>),
-    /// Waits until a semaphore is positive and takes one.
-    Acquire {
-        /// Offset of its u32 in the control area.
-        at: Number,
-    },
-    /// Adds one to a semaphore; releases what was synced before.
-    Release {
-        /// Offset of its u32 in the control area.
-        at: Number,
-    },
-    /// Moves and reduces data.
-    Move(Move),
-    /// Asks the proxy of a port channel to put, to signal, to flush, or for several of these.
-    Port(Port),
-    /// Waits for one more signal of the peer of a port channel.
-    PortWait {
-        /// Index of the address of a [`PortChannelHandle`](crate::abi::PortChannelHandle) in device memory.
-        channel: Number,
-    },
-    /// Repeats steps over slices of their ranges: as often as `unit` / 16 vectors fit into those of `chunks` chunks, the last time
-    /// perhaps with fewer. In iteration k each step handles vectors `k * unit / 16 ..` of its own range.
-    Loop {
-        /// Bytes of a slice: a multiple of 16.
-        unit: u64,
-        /// Chunks of the range.
-        chunks: Number,
-        /// Steps; no loop.
-        body: Vec<Step>,
-    },
-}
-
-/// One counter of a peer that is raised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Signal {
-    /// Offset of my outbound counter (u64) in my control area.
-    pub outbound: Number,
-    /// Index of the address of the peer's control area.
-    pub peer: Number,
-    /// Offset of its inbound counter (u64) there.
-    pub inbound: Number,
-    /// Publishes nothing.
-    pub relaxed: bool,
-}
-
-/// One counter that is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Wait {
-    /// Offset of my inbound counter (u64) in my control area.
-    pub inbound: Number,
-    /// Offset of the value to expect (u64) there.
-    pub expected: Number,
-    /// The peer's rank, for the abort record.
-    pub rank: Number,
-    /// Makes nothing visible.
-    pub relaxed: bool,
-}
-
-/// Reads the sources, reduces them in their order if there are several, and writes the result to all targets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Move {
-    /// Operands read, at least one.
-    pub sources: Vec<Operand>,
-    /// Operands written, at least one.
-    pub targets: Vec<Operand>,
-    /// Chunks of each operand.
-    pub count: Number,
-    /// How sources combine.
-    pub reduction: Option<Reduction>,
-    /// The block's part, if several blocks handle the range together.
-    pub share: Option<Share>,
-}
-
-/// One side of a [`Move`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Operand {
-    /// The kind of memory, which decides how far chunks are apart.
-    pub base: Base,
-    /// Index of the address of chunk 0.
-    pub address: Number,
-    /// The first chunk.
-    pub first: Number,
-    /// The rank that writes these packets, for the abort record; of no meaning otherwise.
-    pub rank: Number,
-}
-
-/// A kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Base {
-    /// Somebody's input, aligned to one element.
-    Input,
-    /// Somebody's output, aligned to one element.
-    Output,
-    /// Somebody's plain scratch, aligned to 128 bytes.
-    Scratch,
-    /// Somebody's scratch for LL16 packets, aligned to 128 bytes: packet k of a chunk holds its bytes 8k to 8k + 7, at 16k of the
-    /// chunk's `2 * scratch_chunk` bytes.
-    Packets,
-}
-
-/// A block's part of a range: the vectors of all its chunks are cut as evenly as they can be, the first members get one more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Share {
-    /// Its place among the blocks.
-    pub member: Number,
-    /// The blocks.
-    pub of: Number,
-}
-
-/// A request to a proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Port {
-    /// Index of the address of a [`PortChannelHandle`](crate::abi::PortChannelHandle) in device memory.
-    pub channel: Number,
-    /// Data to put.
-    pub put: Option<PortPut>,
-    /// Signals the peer, behind the data.
-    pub signal: bool,
-    /// Waits until all that was asked of the channel has completed.
-    pub flush: bool,
-}
-
-/// Data that a proxy puts. The handle's memories are arenas: each buffer lies at an offset that the caller passes like an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PortPut {
-    /// Read here: `address` indexes an offset in the handle's memory instead of an address.
-    pub source: Operand,
-    /// Written at the peer: the same.
-    pub target: Operand,
-    /// Chunks.
-    pub count: Number,
-    /// Waits for the source's packets first, which `source` of this operand finds in memory.
-    pub awaits: Option<Operand>,
-}
-
-/// How sources combine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduction {
-    /// Sum; integers wrap.
-    Sum,
-    /// Product; integers wrap.
-    Prod,
-    /// Smallest; a NaN loses against a number, and -0 is below +0.
-    Min,
-    /// Largest; a NaN loses against a number, and -0 is below +0.
-    Max,
-    /// Sum of all ranks, divided by their number and rounded to the type once; the sum of integers wraps, its quotient rounds towards
-    /// zero.
-    Avg,
-}
-
-/// Type of an element. Floating-point types of 8 and 16 bits are combined in f32 and rounded once at the end of a move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary64.
-    F64,
-    /// IEEE 754 binary16.
-    F16,
-    /// The upper half of a binary32.
-    Bf16,
-    /// FP8 with 4 exponent bits (OCP 8-bit floating point, E4M3): no infinity; saturates.
-    F8E4m3,
-    /// FP8 with 5 exponent bits (OCP 8-bit floating point, E5M2); saturates.
-    F8E5m2,
-    /// 8 bits, two's complement.
-    I8,
-    /// 8 bits.
-    U8,
-    /// 32 bits, two's complement.
-    I32,
-    /// 32 bits.
-    U32,
-    /// 64 bits, two's complement.
-    I64,
-    /// 64 bits.
-    U64,
-}
-
-impl Element {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::F32,
-        Self::F64,
-        Self::F16,
-        Self::Bf16,
-        Self::F8E4m3,
-        Self::F8E5m2,
-        Self::I8,
-        Self::U8,
-        Self::I32,
-        Self::U32,
-        Self::I64,
-        Self::U64,
-    ];
-
-    /// Bytes of one element, also the alignment that kernels assume of users' data.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::F8E4m3 | Self::F8E5m2 | Self::I8 | Self::U8 => 1,
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F64 | Self::I64 | Self::U64 => 8,
-        }
-    }
-
-    /// The lower-case name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F8E4m3 => "f8e4m3",
-            Self::F8E5m2 => "f8e5m2",
-            Self::I8 => "i8",
-            Self::U8 => "u8",
-            Self::I32 => "i32",
-            Self::U32 => "u32",
-            Self::I64 => "i64",
-            Self::U64 => "u64",
-        }
-    }
 }

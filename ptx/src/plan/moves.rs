@@ -9,7 +9,7 @@ use super::side::{Side, name};
 use super::text::Text;
 use super::turn::{access, elements, results, vectors};
 use super::work::{Turn, Work};
-use super::{Base, Move, Number};
+use super::{Base, Move, Number, row_steps};
 use crate::TemplateError;
 use crate::abi::SPINS_FREE;
 
@@ -43,12 +43,17 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
                 ("WORDS", &work.words()),
             ],
         )?;
-        range(text, moved, loops)?;
-        work.sides.iter().filter(|side| !work.is_late(side)).try_for_each(|side| side.locate(text))?;
+        if moved.by_rows {
+            row_steps::range(text, moved, &work.sides[0].first)?;
+            work.sides.iter().try_for_each(|side| row_steps::locate(text, side))?;
+        } else {
+            range(text, moved, loops)?;
+            work.sides.iter().filter(|side| !work.is_late(side)).try_for_each(|side| side.locate(text))?;
+        }
         if may_give_up(moved) {
             text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         }
-        if loops {
+        if loops || text.in_turns() {
             clear(text, &work)?;
         }
         if work.single {
@@ -76,15 +81,16 @@ fn clear(text: &mut Text<'_>, work: &Work<'_>) -> Done {
 /// Writes the block's part of the range.
 fn range(text: &mut Text<'_>, moved: &Move, loops: bool) -> Done {
     let count = text.number(moved.count)?;
-    let (member, of) = match moved.share {
-        Some(share) => (text.number(share.member)?, text.number(share.of)?),
-        None => ("0".to_owned(), "1".to_owned()),
+    let (shares, member, of) = match moved.share {
+        Some(_) if text.any_grid => (2, "%k_block".to_owned(), "%nctaid.x".to_owned()),
+        Some(share) => (1, text.number(share.member)?, text.number(share.of)?),
+        None => (0, "0".to_owned(), "1".to_owned()),
     };
     text.include(
         "plan_range",
         &[
             ("LOOPS", &u32::from(loops)),
-            ("SHARES", &u32::from(moved.share.is_some())),
+            ("SHARES", &shares),
             ("COUNT", &count),
             ("MEMBER", &member),
             ("OF", &of),
@@ -99,6 +105,10 @@ fn one(text: &mut Text<'_>, work: &Work<'_>) -> Done {
     let split = u32::from(work.split);
     text.include("plan_one", &[("UNIT", &work.unit), ("START", &"%m_start"), ("END", &"%m_end")])?;
     for side in work.sides.iter().filter(|side| side.is_users()) {
+        if work.moved.by_rows {
+            row_steps::limit(text, side)?;
+            continue;
+        }
         text.include(
             "plan_one_user",
             &[

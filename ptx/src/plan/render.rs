@@ -1,10 +1,13 @@
 //! From a description to the text of a module.
 
+use std::fmt::Display;
+
 use super::check::check;
 use super::control::{self, Since};
 use super::rows::{Rows, Space};
 use super::text::Text;
-use super::{Kernel, Laps, Number, Step, moves};
+use super::{Kernel, Laps, Number, Step, moves, row_steps};
+use crate::abi::TraceRecord;
 use crate::{Instance, Target, TemplateError};
 
 /// Writes the module of a plan's kernel.
@@ -37,6 +40,13 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
             ("ROW", &u32::from(!rows.table.is_empty())),
         ],
     )?;
+    if kernel.rows.is_some() {
+        text.include("plan_rows_registers", &[])?;
+    }
+    if let Some(trace) = kernel.trace {
+        let bytes = u64::from(trace.records) * size_of::<TraceRecord>() as u64;
+        text.include("plan_trace", &[("BYTES", &bytes), ("BASE", &trace.address)])?;
+    }
     let runs = runs(kernel);
     dispatch(&mut text, &rows, &runs)?;
     let mut meets = false;
@@ -50,13 +60,15 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
         if !matches!(shape.steps.first(), Some(Step::Move(moved)) if moves::begins_with_loads(&text, moved)) {
             text.flag()?;
         }
-        steps(&mut text, &shape.steps, false, &mut Since::default())?;
+        let body = if counts { meeting_early(&shape.steps) } else { shape.steps.clone() };
+        steps(&mut text, &body, false, &mut Since::default())?;
         // Threads that did not meet may not have read the block's counter.
-        let met = shape.steps.iter().any(|step| matches!(step, Step::Sync | Step::Barrier { .. }));
+        let met = body.iter().any(meets_block);
         let last = if met || !counts { "LEAVE" } else { "MEET" };
         meets |= last == "MEET";
         text.include("plan_go", &[("TO", &last)])?;
     }
+    let advances = if text.any_grid { kernel.blocks.len() } else { 0 };
     text.include(
         "plan_end",
         &[
@@ -65,10 +77,34 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
             ("MEETS", &u32::from(meets)),
             ("MEET", &"MEET"),
             ("LEAVE", &"LEAVE"),
+            ("ADVANCES", &advances),
+            ("THREADS", &threads),
         ],
     )?;
     text.line("}");
     Ok(Instance { text: text.into_string(), entries: vec![kernel.symbol.clone()] })
+}
+
+/// Whether all threads of the block meet in this step.
+fn meets_block(step: &Step) -> bool {
+    match step {
+        Step::Sync | Step::Barrier { .. } => true,
+        Step::Repeat { body, .. } => body.iter().any(meets_block),
+        _ => false,
+    }
+}
+
+/// The steps with a sync before the first wait for packets, if there is none at all: the block must meet once before it counts
+/// the call, and while packets are on their way that takes no time. At the end it took 0.13 us on H200.
+fn meeting_early(steps: &[Step]) -> Vec<Step> {
+    let mut steps = steps.to_vec();
+    let awaits = |step: &Step| matches!(step, Step::Move(moved) if moves::may_give_up(moved));
+    if let Some(first) = steps.iter().position(awaits)
+        && !steps.iter().any(meets_block)
+    {
+        steps.insert(first, Step::Sync);
+    }
+    steps
 }
 
 /// Writes steps in order.
@@ -88,10 +124,7 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
             Step::Barrier { state, blocks } => {
                 text.scoped(|text| {
                     let (state, blocks) = (text.number(*state)?, text.number(*blocks)?);
-                    text.include(
-                        "plan_barrier",
-                        &[("THREADS", &threads), ("STATE", &state), ("BLOCKS", &blocks), ("LEAVE", &"LEAVE")],
-                    )
+                    barrier(text, &state, &blocks)
                 })?;
                 *since = Since::default();
             }
@@ -99,7 +132,16 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
                 moves::write(text, moved, loops, since.gave_up)?;
                 since.gave_up |= moves::may_give_up(moved);
             }
-            Step::Loop { unit, chunks, body } => repeat(text, *unit, *chunks, body, since)?,
+            Step::ShowRows | Step::JudgeRows => {
+                // A kernel without rows has neither step.
+                if let Some(rows) = text.kernel.rows {
+                    let write = if *step == Step::ShowRows { row_steps::show } else { row_steps::judge };
+                    write(text, rows)?;
+                }
+            }
+            Step::Mark { number } => text.include("plan_mark", &[("NUMBER", number)])?,
+            Step::Loop { unit, chunks, body } => slices(text, *unit, *chunks, body, since)?,
+            Step::Repeat { turns, stride, body } => repeat(text, (*turns, *stride), body, since)?,
             Step::Signal(_)
             | Step::Wait(_)
             | Step::Acquire { .. }
@@ -115,38 +157,39 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
     Ok(())
 }
 
-/// Writes the beginning of a lap.
+/// Writes the beginning of a lap. It stands where the flag is first needed: behind the kernel's end, with a branch back to the
+/// beginning, all calls took 0.07 us longer on H200.
 fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
     let kernel = text.kernel;
-    let blocks = kernel.blocks.len();
     let meeting = [Step::Signal(laps.signals.clone()), Step::Wait(laps.waits.clone())];
-    let barrier = Step::Barrier {
-        state: Number::Fixed(laps.barrier),
-        blocks: Number::Fixed(u32::try_from(blocks).unwrap_or(u32::MAX)),
-    };
+    let barrier = |text: &mut Text<'_>| barrier(text, &laps.barrier, &"%nctaid.x");
     let meet = |text: &mut Text<'_>| {
         let past = text.label("LAP_MET");
         text.include("plan_first_block", &[("PAST", &past)])?;
         steps(text, &meeting, false, &mut Since::default())?;
         text.include("plan_label", &[("NAME", &past)])?;
-        steps(text, std::slice::from_ref(&barrier), false, &mut Since::default())
+        barrier(text)
     };
     meet(text)?;
     text.include(
         "plan_zero",
-        &[
-            ("CHUNKS", &laps.chunks),
-            ("BLOCKS", &blocks),
-            ("THREADS", &kernel.threads),
-            ("PACKETS", &laps.packets),
-        ],
+        &[("CHUNKS", &laps.chunks), ("THREADS", &kernel.threads), ("PACKETS", &laps.packets)],
     )?;
-    steps(text, std::slice::from_ref(&barrier), false, &mut Since::default())?;
+    barrier(text)?;
     meet(text)
 }
 
-/// Writes a loop.
-fn repeat(
+/// Writes a barrier of so many blocks.
+fn barrier(text: &mut Text<'_>, state: &dyn Display, blocks: &dyn Display) -> Result<(), TemplateError> {
+    let threads = text.kernel.threads;
+    text.include(
+        "plan_barrier",
+        &[("THREADS", &threads), ("STATE", state), ("BLOCKS", blocks), ("LEAVE", &"LEAVE")],
+    )
+}
+
+/// Writes a loop over slices.
+fn slices(
     text: &mut Text<'_>,
     unit: u64,
     chunks: Number,
@@ -161,13 +204,42 @@ fn repeat(
         text.include("plan_loop_total", &[("CHUNKS", &chunks)])
     })?;
     text.include("plan_loop", &[("UNIT", &unit), ("AGAIN", &again), ("PAST", &past)])?;
-    // The body begins as the steps before it or as it ends itself.
+    again_and_again(text, body, true, since)?;
+    text.include("plan_loop_end", &[("AGAIN", &again), ("PAST", &past)])
+}
+
+/// Writes a repetition with other numbers in each turn.
+fn repeat(
+    text: &mut Text<'_>,
+    (turns, stride): (u32, u32),
+    body: &[Step],
+    since: &mut Since,
+) -> Result<(), TemplateError> {
+    let again = text.label("REPEAT");
+    text.line("{");
+    text.include("plan_repeat", &[("TURNS", &turns), ("AGAIN", &again)])?;
+    text.set_turns(Some((turns, stride)));
+    let written = again_and_again(text, body, false, since);
+    text.set_turns(None);
+    written?;
+    text.include("plan_repeat_end", &[("TURNS", &turns), ("BYTES", &(4 * stride)), ("AGAIN", &again)])?;
+    text.line("}");
+    Ok(())
+}
+
+/// Writes a body that begins as the steps before it or as it ends itself.
+fn again_and_again(
+    text: &mut Text<'_>,
+    body: &[Step],
+    loops: bool,
+    since: &mut Since,
+) -> Result<(), TemplateError> {
     let before = *since;
     let end = after(body, before);
     let mut inside = Since { gave_up: before.gave_up | end.gave_up, lanes: before.lanes | end.lanes };
-    steps(text, body, true, &mut inside)?;
+    steps(text, body, loops, &mut inside)?;
     *since = Since { gave_up: before.gave_up | inside.gave_up, lanes: before.lanes | inside.lanes };
-    text.include("plan_loop_end", &[("AGAIN", &again), ("PAST", &past)])
+    Ok(())
 }
 
 /// The state behind a loop's body that begins with `since`.

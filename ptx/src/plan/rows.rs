@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Kernel;
+use super::{Kernel, Step};
 use crate::abi::PlanArgs;
 
 /// Largest size of a kernel's parameters on every architecture.
@@ -34,7 +34,7 @@ pub(super) struct Rows {
     pub(super) table: Vec<u32>,
     /// Bytes from the table to the row of each block.
     pub(super) starts: Vec<u32>,
-    /// Bytes of a row of each shape, if its blocks differ.
+    /// Bytes of a row of each shape, if its blocks differ, or the turns of a repetition.
     pub(super) strides: Vec<Option<u32>>,
     pub(super) space: Space,
 }
@@ -64,10 +64,16 @@ impl Space {
 impl Rows {
     pub(super) fn of(kernel: &Kernel) -> Self {
         let stride = |shape: usize| {
+            // Its only numbers are shares, which the block finds without a row.
+            if kernel.runs_with_any_grid() {
+                return None;
+            }
             let mut rows =
                 kernel.blocks.iter().filter(|block| block.shape as usize == shape).map(|block| &block.row);
             let first = rows.next()?;
-            rows.any(|row| row != first).then_some(4 * u32::try_from(first.len()).ok()?)
+            let by_turn = kernel.shapes[shape].steps.iter().any(|step| matches!(step, Step::Repeat { .. }));
+            let differ = rows.any(|row| row != first) || by_turn && !first.is_empty();
+            differ.then_some(4 * u32::try_from(first.len()).ok()?)
         };
         let strides: Vec<_> = (0..kernel.shapes.len()).map(stride).collect();
         let (mut table, mut starts) = (Vec::new(), Vec::new());

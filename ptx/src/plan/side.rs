@@ -7,8 +7,9 @@ use crate::TemplateError;
 /// An operand with its numbers as text.
 pub(super) struct Side {
     pub(super) base: Base,
-    fixed: bool,
-    index: String,
+    pub(super) fixed: bool,
+    pub(super) index: String,
+
     pub(super) first: String,
     pub(super) rank: String,
     pub(super) register: String,

@@ -13,6 +13,8 @@ const MAX_TEXT: usize = 64 << 20;
 /// The text so far.
 pub(super) struct Text<'k> {
     pub(super) kernel: &'k Kernel,
+    /// The kernel runs with any grid.
+    pub(super) any_grid: bool,
     globals: Vec<(String, u64)>,
     out: String,
     labels: u32,
@@ -22,6 +24,8 @@ pub(super) struct Text<'k> {
     space: &'static str,
     /// Index of the shape at hand.
     shape: usize,
+    /// Turns and entries of a turn of the repetition at hand.
+    turns: Option<(u32, u32)>,
     /// The shape's flag has not been asked for yet.
     flag: bool,
     /// How a lap of flags begins, if there are laps.
@@ -30,8 +34,19 @@ pub(super) struct Text<'k> {
 
 impl<'k> Text<'k> {
     pub(super) fn new(kernel: &'k Kernel, target: Target, space: &'static str) -> Self {
-        let (out, globals) = (String::new(), globals(target));
-        Self { kernel, globals, out, labels: 0, numbers: 0, space, shape: 0, flag: false, lap: None }
+        Self {
+            kernel,
+            any_grid: kernel.runs_with_any_grid(),
+            globals: globals(target),
+            out: String::new(),
+            labels: 0,
+            numbers: 0,
+            space,
+            shape: 0,
+            turns: None,
+            flag: false,
+            lap: None,
+        }
     }
 
     pub(super) fn into_string(self) -> String {
@@ -41,6 +56,16 @@ impl<'k> Text<'k> {
     /// Numbers of rows are from now on those of blocks of this shape.
     pub(super) fn set_shape(&mut self, shape: usize) {
         self.shape = shape;
+    }
+
+    /// Numbers of rows are from now on those of so many turns with so many entries each, or again those of the shape alone.
+    pub(super) fn set_turns(&mut self, turns: Option<(u32, u32)>) {
+        self.turns = turns;
+    }
+
+    /// Whether the step at hand is repeated with other numbers.
+    pub(super) fn in_turns(&self) -> bool {
+        self.turns.is_some()
     }
 
     /// The text that begins a lap of flags.
@@ -95,6 +120,7 @@ impl<'k> Text<'k> {
     }
 
     /// A fragment with its names bound.
+    #[cfg_attr(feature = "mutants", track_caller)]
     pub(super) fn include(
         &mut self,
         fragment: &str,
@@ -102,6 +128,10 @@ impl<'k> Text<'k> {
     ) -> Result<(), TemplateError> {
         let params: Vec<_> =
             params.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
+        #[cfg(feature = "mutants")]
+        let Some(params) = crate::replaced::call(std::panic::Location::caller(), params) else {
+            return Ok(());
+        };
         let file = format!("{fragment}.ptxi");
         self.out.push_str(&template::render_fragment(&file, &sources::find, &self.globals, &params)?);
         if self.out.len() > MAX_TEXT {
@@ -153,7 +183,7 @@ impl<'k> Text<'k> {
         self.space
     }
 
-    /// The number, fixed if all blocks of the shape have the same.
+    /// The number, fixed if all blocks of the shape have the same in all turns.
     pub(super) fn resolve(&self, number: Number) -> Number {
         let Number::Row(index) = number else { return number };
         let mut values = self.rows().map(|row| row[index as usize]);
@@ -163,9 +193,12 @@ impl<'k> Text<'k> {
         }
     }
 
-    /// Rows of the blocks of the shape at hand.
+    /// Rows of the blocks of the shape at hand, from where each turn has them.
     pub(super) fn rows(&self) -> impl Iterator<Item = &'k [u32]> {
-        let (kernel, shape) = (self.kernel, self.shape);
-        kernel.blocks.iter().filter(move |block| block.shape as usize == shape).map(|block| &block.row[..])
+        let (kernel, shape, (turns, stride)) = (self.kernel, self.shape, self.turns.unwrap_or((1, 0)));
+        let blocks = kernel.blocks.iter().filter(move |block| block.shape as usize == shape);
+        blocks.flat_map(move |block| {
+            (0..turns).filter_map(move |turn| block.row.get((turn * stride) as usize..))
+        })
     }
 }

@@ -174,16 +174,20 @@ fn by_elements(text: &mut Text<'_>, fragment: &str, work: &Work<'_>, side: &Side
     let size = text.kernel.element.bytes();
     let address = at(text, work, side, 0)?;
     let address = address.trim_end_matches("+0");
-    text.include(
-        "plan_exists",
-        &[
-            ("BASE", &name(side.base)),
-            ("FIRST", &side.first),
-            ("OFFSET", &"%m_offset"),
-            ("INSIDE", &"%m_inside"),
-            ("BYTES", &"%m_bytes"),
-        ],
-    )?;
+    if work.moved.by_rows {
+        text.include("plan_rows_exists", &[("OFFSET", &"%m_offset"), ("BYTES", &"%m_bytes")])?;
+    } else {
+        text.include(
+            "plan_exists",
+            &[
+                ("BASE", &name(side.base)),
+                ("FIRST", &side.first),
+                ("OFFSET", &"%m_offset"),
+                ("INSIDE", &"%m_inside"),
+                ("BYTES", &"%m_bytes"),
+            ],
+        )?;
+    }
     text.include(
         fragment,
         &[("WORDS", &work.words()), ("SIZE", &size), ("AT", &address), ("BYTES", &"%m_bytes"), ("X", &words)],

@@ -40,7 +40,7 @@ impl<'m> Work<'m> {
             moved,
             sides: sides.collect::<Result<_, _>>()?,
             unit: if packets { 8 } else { 16 },
-            unroll: unroll(moved, packets, single, text.kernel.threads),
+            unroll: unroll([moved.sources.len(), moved.targets.len()], packets, single, text.kernel.threads),
             single,
             split: loops || moved.share.is_some(),
             late: false,
@@ -74,12 +74,13 @@ impl<'m> Work<'m> {
     }
 }
 
-/// Units that a thread handles together: enough to have eight loads in flight where operands are few, as far as registers
-/// suffice for blocks of 1,024 threads.
-fn unroll(moved: &Move, packets: bool, single: bool, threads: u32) -> u32 {
+/// Units that a thread of a block of so many handles together, of 8 bytes in moves with packets and of 16 in others, by the
+/// sources and targets of the move: enough to have eight loads in flight where operands are few, as far as registers suffice for
+/// blocks of 1,024 threads. A move within one chunk is `single`.
+pub fn unroll([sources, targets]: [usize; 2], packets: bool, single: bool, threads: u32) -> u32 {
     // A block of more threads has fewer registers for each.
     let large = threads > 512;
-    match (packets, moved.sources.len(), moved.targets.len()) {
+    match (packets, sources, targets) {
         (true, 1, 1) => 4,
         (true, ..=2, ..=2) => 2,
         (true, ..) => 1,

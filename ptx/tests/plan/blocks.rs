@@ -4,22 +4,23 @@ use aqueduct_ptx::plan::{
     Base, Block, Element, Kernel, Move, Number, Operand, Reduction, Shape, Share, Step,
 };
 
-use crate::rig::{BARRIERS, SEMAPHORES, Sizes, fixed, kernel, moved, operand, with_packets};
-use crate::solo::Solo;
-
-fn at(base: Base, first: u32) -> Operand {
-    operand(0, base, first)
-}
-
-fn sizes(chunk: u64, bytes: u64) -> Sizes {
-    Sizes { chunk, input: bytes, output: bytes }
-}
+use crate::rig::{BARRIERS, SEMAPHORES, fixed, kernel, moved, with_packets};
+use crate::solo::{Solo, at, sizes};
 
 /// A copy of `count` chunks of which a block does its share.
 fn shared(from: Operand, to: Operand, count: u32, member: Number, of: Number) -> Step {
     let share = Some(Share { member, of });
-    Step::Move(Move { sources: vec![from], targets: vec![to], count: fixed(count), reduction: None, share })
+    Step::Move(Move {
+        sources: vec![from],
+        targets: vec![to],
+        count: fixed(count),
+        reduction: None,
+        share,
+        by_rows: false,
+    })
 }
+
+const SUM: Option<Reduction> = Some(Reduction::Sum);
 
 /// Blocks of shape 0 whose rows are `rows`.
 fn blocks(kernel: Kernel, rows: &[&[u32]]) -> Kernel {
@@ -64,6 +65,7 @@ fn rows_give_each_block_its_numbers() {
         count: Number::Row(3),
         reduction: None,
         share: None,
+        by_rows: false,
     });
     let other = moved(vec![at(Base::Input, 0)], vec![at(Base::Scratch, 1)], 1, None);
     let mut plan = kernel(1, Element::U8, Vec::new());
@@ -176,6 +178,24 @@ fn a_semaphore_in_a_loop() {
     }
 }
 
+/// Blocks compete for one semaphore, and whoever has it adds to the same slices: an acquire that another block was quicker to
+/// take is none.
+#[test]
+fn only_one_block_has_a_semaphore() {
+    let mut solo = Solo::new(4000, 1, 128);
+    let sum = || moved(vec![at(Base::Output, 0), at(Base::Input, 0)], vec![at(Base::Output, 0)], 1, SUM);
+    let one = fixed(SEMAPHORES);
+    let body = vec![Step::Acquire { at: one }, Step::Sync, sum(), Step::Sync, Step::Release { at: one }];
+    let plan = kernel(1, Element::U32, vec![Step::Loop { unit: 64, chunks: fixed(1), body }]);
+    let plan = blocks(plan, &[&[][..]; 8]);
+    let at = solo.world.memory[0].control + u64::from(SEMAPHORES);
+    solo.world.machine.write(0, at, &1u32.to_ne_bytes());
+    for _ in 0..4 {
+        solo.run(&plan, sizes(3200, 3200), [0, 0]);
+        assert_eq!(solo.world.machine.read(0, at, 4), 1u32.to_ne_bytes(), "every acquire has its release");
+    }
+}
+
 /// A slice that is handled twice is added twice.
 #[test]
 fn a_loop_adds_each_slice_once() {
@@ -200,9 +220,12 @@ fn a_reduction_by_several_blocks_in_place() {
         count: fixed(2),
         reduction: Some(Reduction::Sum),
         share: Some(Share { member: Number::Row(0), of: fixed(4) }),
+        by_rows: false,
     });
     let plan = blocks(kernel(1, Element::I64, vec![sum]), &[&[2], &[0], &[3], &[1]]);
-    for chunk in [8, 1000, 20_000] {
-        solo.run(&plan, sizes(chunk, 2 * chunk), [8, 0]);
+    for chunk in [8, 1000, 20_000, 20_008] {
+        for skew in [[8, 0], [0, 0]] {
+            solo.run(&plan, sizes(chunk, 2 * chunk), skew);
+        }
     }
 }

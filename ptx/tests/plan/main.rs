@@ -6,10 +6,12 @@ mod blocks;
 mod device;
 mod elements;
 mod first;
+mod lanes;
 mod laps;
 mod model;
 mod moves;
 mod port;
+mod repeats;
 mod rig;
 #[path = "../ring/mod.rs"]
 #[expect(dead_code, reason = "the others are other tests'")]

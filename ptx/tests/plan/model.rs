@@ -55,6 +55,13 @@ impl Model {
                     body.iter().for_each(|step| self.step(kernel, block, step, Some(Slice { at, unit })));
                 }
             }
+            Step::Repeat { turns, stride, body } => {
+                for turn in 0..*turns {
+                    let row = block.row[(turn * stride) as usize..].to_vec();
+                    let block = Block { row, ..block.clone() };
+                    body.iter().for_each(|step| self.step(kernel, &block, step, slice));
+                }
+            }
             _ => {}
         }
     }

@@ -2,18 +2,14 @@
 
 use aqueduct_ptx::plan::{Base, Element, Kernel, Number, Operand, Reduction, Step};
 
-use crate::rig::{Sizes, fixed, kernel, moved, operand, with_packets};
-use crate::solo::Solo;
+use crate::rig::{fixed, kernel, moved, with_packets};
+use crate::solo::{Solo, at, sizes};
 
 const BASES: [Base; 4] = [Base::Input, Base::Output, Base::Scratch, Base::Packets];
 const REDUCTIONS: [Reduction; 5] =
     [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max, Reduction::Avg];
 /// Chunks of scratch of these tests.
 const CHUNKS: u32 = 24;
-
-fn at(base: Base, first: u32) -> Operand {
-    operand(0, base, first)
-}
 
 /// A kernel of one rank with packets; steps stand between syncs.
 fn sequence(element: Element, ranks: u32, steps: Vec<Step>) -> Kernel {
@@ -24,10 +20,6 @@ fn sequence(element: Element, ranks: u32, steps: Vec<Step>) -> Kernel {
 }
 
 /// Sizes of a call whose buffers end after `bytes`.
-fn sizes(chunk: u64, bytes: u64) -> Sizes {
-    Sizes { chunk, input: bytes, output: bytes }
-}
-
 /// Packets that a move reads are sent before, from other chunks of the input.
 fn filled(sources: &[Operand], count: u32) -> Vec<Step> {
     let first = |operand: &Operand| match operand.first {
@@ -124,6 +116,20 @@ fn every_element_and_reduction_at_the_ends_of_vectors() {
 #[test]
 fn every_element_and_reduction_with_the_instructions_of_sm_70() {
     every_element_and_reduction(70, &[72, 1032], &[1]);
+}
+
+/// Calls alternate between the halves of scratch, also if nothing goes as packets.
+#[test]
+fn two_halves_of_scratch_without_packets() {
+    let mut solo = Solo::new(2000, 4, 1024);
+    let copy = |from, to| moved(vec![at(from, 1)], vec![at(to, 0)], 1, None);
+    let steps = vec![copy(Base::Input, Base::Scratch), Step::Sync];
+    let kernel = Kernel { double_scratch: true, ..kernel(1, Element::U8, steps) };
+    for chunk in [16, 500, 1000] {
+        solo.run(&kernel, sizes(chunk, 2 * chunk), [0, 0]);
+    }
+    solo.set_calls(u64::from(u32::MAX) - 1);
+    (0..3).for_each(|_| solo.run(&kernel, sizes(500, 1000), [0, 0]));
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use aqueduct_ptx::abi::{DeviceStruct, PortChannelHandle, SemaphoreHandle, TriggerKind};
+use aqueduct_ptx::abi::{
+    ABORT_RECORD_COMPLETE, AbortRecord, DeviceStruct, NO_PEER, Operation, PortChannelHandle, SemaphoreHandle,
+    TriggerKind,
+};
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{Base, Element, Kernel, Operand, Port, PortPut, Step};
 
@@ -24,16 +27,33 @@ struct Channel {
     world: World,
     ring: Ring,
     flushed: u64,
+    /// Counters of its signals: those that have come, and those that were taken.
+    counters: u64,
 }
+
+/// The peer of the channel, for abort records.
+const PEER: u32 = 7;
 
 impl Channel {
     fn new() -> Self {
-        let mut world = World::new(1, 4096, 8, 1024);
+        Self::of_one_of(1)
+    }
+
+    /// The channel of rank 0.
+    fn of_one_of(ranks: usize) -> Self {
+        let mut world = World::new(ranks, 4096, 8, 1024);
         let ring = Ring::new(4, 0);
         let flushed = world.machine.host(8) as u64;
+        let counters = world.machine.alloc(0, 16);
+        let semaphore = SemaphoreHandle {
+            inbound: counters,
+            expected_inbound: counters + 8,
+            abort: world.machine.abort_handle(0, PEER),
+            ..Default::default()
+        };
         let handle = PortChannelHandle {
             fifo: ring.handle,
-            semaphore: SemaphoreHandle { abort: world.machine.abort_handle(0, 7), ..Default::default() },
+            semaphore,
             flushed,
             dst_bytes: 1 << 20,
             src_bytes: 1 << 20,
@@ -45,30 +65,61 @@ impl Channel {
         let at = world.machine.alloc(0, size_of::<PortChannelHandle>());
         world.machine.write(0, at, handle.as_bytes());
         world.more = vec![at, SOURCE, TARGET];
-        Self { world, ring, flushed }
+        Self { world, ring, flushed, counters }
+    }
+
+    fn ranks(&self) -> u32 {
+        u32::try_from(self.world.memory.len()).expect("few")
     }
 
     fn kernel(&self, steps: Vec<Step>) -> Kernel {
-        let kernel = with_packets(kernel(1, Element::U8, steps), 0, 8);
-        Kernel { addresses: ADDRESSES + 3, ..kernel }
+        let kernel = with_packets(kernel(self.ranks(), Element::U8, steps), 0, 8);
+        Kernel { addresses: kernel.addresses + 3, ..kernel }
     }
 
-    /// Runs steps as the proxy of the channel; returns the triggers.
-    fn run(&mut self, steps: Vec<Step>, chunk: u64, bytes: u64) -> Vec<Trigger> {
-        let kernel = self.kernel(steps);
-        let sizes = Sizes { chunk, input: bytes, output: bytes };
-        let function = self.world.load(0, &kernel);
-        let args = self.world.args(0, sizes, [0, 0], &kernel);
-        self.world.machine.launch(0, function, LaunchShape { grid: 1, block: 64 }, &args);
+    fn launch(&self, steps: Vec<Step>, chunk: u64, bytes: u64) {
+        self.launch_on(0, &self.kernel(steps), Sizes { chunk, input: bytes, output: bytes });
+    }
+
+    fn launch_on(&self, rank: usize, kernel: &Kernel, sizes: Sizes) {
+        let function = self.world.load(rank, kernel);
+        let args = self.world.args(rank, sizes, [0, 0], kernel);
+        self.world.machine.launch(rank, function, LaunchShape { grid: 1, block: 64 }, &args);
+    }
+
+    /// The next trigger, if there is one; it stays in the FIFO.
+    fn look(&self) -> Option<Trigger> {
+        let trigger = self.ring.poll()?.decode().expect("a channel's trigger");
+        assert_eq!((trigger.semaphore, trigger.dst_id, trigger.src_id), (5, 3, 2));
+        Some((trigger.kind, trigger.dst_offset, trigger.src_offset, trigger.size))
+    }
+
+    /// Whether a kernel runs; fails if one of any rank has failed.
+    fn is_busy(&self) -> bool {
+        (0..self.world.memory.len()).fold(false, |busy, rank| self.world.machine.is_busy(rank) | busy)
+    }
+
+    /// Waits for a trigger that a kernel pushes.
+    fn await_trigger(&self) -> Trigger {
+        loop {
+            let busy = self.is_busy();
+            if let Some(trigger) = self.look() {
+                return trigger;
+            }
+            assert!(busy, "the kernel ended and asked for nothing");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Serves a kernel as the proxy of the channel until it ends; returns the triggers.
+    fn serve(&mut self) -> Vec<Trigger> {
         let mut triggers = Vec::new();
         loop {
-            let busy = self.world.machine.is_busy(0);
-            if let Some(trigger) = self.ring.poll() {
-                let trigger = trigger.decode().expect("a channel's trigger");
-                assert_eq!((trigger.semaphore, trigger.dst_id, trigger.src_id), (5, 3, 2));
-                triggers.push((trigger.kind, trigger.dst_offset, trigger.src_offset, trigger.size));
+            let busy = self.is_busy();
+            if let Some(trigger) = self.look() {
+                triggers.push(trigger);
                 self.ring.pop();
-                if trigger.kind.contains(SYNC) {
+                if trigger.0.contains(SYNC) {
                     word(self.flushed).store(self.ring.position, Ordering::Release);
                 }
             } else if !busy {
@@ -79,6 +130,33 @@ impl Channel {
         self.world.machine.finish();
         triggers
     }
+
+    /// Runs steps as the proxy of the channel; returns the triggers.
+    fn run(&mut self, steps: Vec<Step>, chunk: u64, bytes: u64) -> Vec<Trigger> {
+        self.launch(steps, chunk, bytes);
+        self.serve()
+    }
+
+    /// The record of a kernel that was told to leave.
+    fn record(&self) -> AbortRecord {
+        self.world.machine.finish();
+        let record = self.world.machine.record(0);
+        assert_eq!((record.state, record.rank), (ABORT_RECORD_COMPLETE, 0), "{record:?}");
+        record
+    }
+}
+
+/// Waits for the packets of a chunk of rank 0, sent by `peer`, and forwards them.
+fn forward(ranks: u32, chunk: u32, peer: u32) -> Step {
+    let more = ranks * ADDRESSES;
+    let packets = |first| operand(0, Base::Packets, first);
+    let put = PortPut {
+        source: Operand { address: fixed(more + 1), ..packets(chunk) },
+        target: Operand { address: fixed(more + 2), ..packets(0) },
+        count: fixed(1),
+        awaits: Some(Operand { rank: fixed(peer), ..packets(chunk) }),
+    };
+    Step::Port(Port { channel: fixed(more), put: Some(put), signal: true, flush: false })
 }
 
 /// A request whose data lies at offsets.
@@ -108,6 +186,9 @@ fn puts_are_one_piece_or_one_for_each_chunk() {
     // Chunk by chunk; whole vectors of scratch.
     let expected = [(DATA, TARGET + 2048, SOURCE + 1024, 48), (DATA, TARGET + 3072, SOURCE + 2048, 48)];
     assert_eq!(one(&mut channel, put(), 33, 1), expected);
+    let put = || port(Some((Input, 1, Output, 2, 2)), false, false);
+    let expected = [(DATA, TARGET + 66, SOURCE + 33, 33), (DATA, TARGET + 99, SOURCE + 66, 33)];
+    assert_eq!(one(&mut channel, put(), 33, 330), expected);
     let put = || port(Some((Input, 0, Scratch, 1, 3)), true, false);
     let expected = [
         (DATA, TARGET + 1024, SOURCE, 33),
@@ -141,12 +222,7 @@ fn puts_are_one_piece_or_one_for_each_chunk() {
 fn forwarded_packets_are_awaited() {
     let mut channel = Channel::new();
     let own = operand(0, Base::Packets, 2);
-    let forward = || {
-        let Step::Port(port) = port(Some((Base::Packets, 2, Base::Packets, 0, 1)), true, false) else {
-            unreachable!("a request");
-        };
-        Step::Port(Port { put: port.put.map(|put| PortPut { awaits: Some(own), ..put }), ..port })
-    };
+    let forward = || forward(1, 2, 0);
     let send = || moved(vec![operand(0, Base::Input, 0)], vec![own], 1, None);
     for chunk in [1, 16, 800] {
         let bytes = 2 * u64::next_multiple_of(chunk, 16);
@@ -163,4 +239,102 @@ fn forwarded_packets_are_awaited() {
     channel.world.machine.abort();
     channel.world.machine.finish();
     assert_eq!(channel.ring.head(), head, "it asked for packets that had not come");
+}
+
+/// The packets come from another device while the first warp looks for them.
+#[test]
+fn packets_of_a_peer_are_awaited() {
+    let mut channel = Channel::of_one_of(2);
+    let send = moved(vec![operand(1, Base::Input, 0)], vec![operand(0, Base::Packets, 2)], 1, None);
+    let send = with_packets(kernel(2, Element::U8, vec![send]), 1, 8);
+    // The driver may wait for running kernels before it loads another one.
+    channel.world.load(1, &send);
+    let begin = Step::Port(Port { channel: fixed(2 * ADDRESSES), put: None, signal: true, flush: false });
+    channel.launch(vec![begin, Step::Sync, forward(2, 2, 1)], 800, 800);
+    assert_eq!(channel.await_trigger(), (FLAG, 0, 0, 0));
+    channel.launch_on(1, &send, Sizes { chunk: 800, input: 800, output: 800 });
+    let forwarded = (DATA.with(FLAG), TARGET, SOURCE + 4096, 1600);
+    assert_eq!(channel.serve(), [(FLAG, 0, 0, 0), forwarded]);
+}
+
+/// One word of the last packet is missing: nothing is asked for, and the record names the sender.
+#[test]
+fn half_a_packet_is_not_forwarded() {
+    for flags in [[0, 1], [1, 0]] {
+        let channel = Channel::new();
+        // 33 packets of which the first warp's first lane has two.
+        let words: Vec<u8> = (0..68)
+            .flat_map(|word| [7u32, if word < 66 { 1 } else { flags[word - 66] }])
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        channel.world.machine.write(0, channel.world.memory[0].packets + 128 + 4096, &words);
+        channel.launch(vec![forward(1, 2, 3), Step::Sync], 272, 272);
+        channel.world.machine.abort();
+        let record = channel.record();
+        let expected = (Operation::PLAN, 3, 1);
+        assert_eq!((Operation(record.operation), record.peer, record.epoch), expected, "{flags:?}");
+        assert_eq!(channel.ring.head(), 0, "{flags:?}: it asked for packets that had not come");
+    }
+}
+
+/// The first thread gave up at an earlier step: no lane waits for packets, and nothing is asked for.
+#[test]
+fn packets_are_awaited_by_all_lanes_or_none() {
+    let channel = Channel::new();
+    let wait = Step::PortWait { channel: fixed(ADDRESSES) };
+    let other = moved(vec![operand(0, Base::Input, 0)], vec![operand(0, Base::Scratch, 0)], 1, None);
+    let words: Vec<u8> = (0..68).flat_map(|_| [7u32, 1]).flat_map(u32::to_le_bytes).collect();
+    channel.world.machine.write(0, channel.world.memory[0].packets + 128 + 4096, &words);
+    channel.launch(vec![wait, other, forward(1, 2, 3), Step::Sync], 272, 272);
+    channel.world.machine.abort();
+    assert_eq!(Operation(channel.record().operation), Operation::WAIT);
+    assert_eq!(channel.ring.head(), 0, "it asked for something after it gave up");
+}
+
+/// Steps behind a flush happen after it.
+#[test]
+fn a_flush_waits_until_it_is_told() {
+    let channel = Channel::new();
+    channel.launch(vec![port(None, false, true), port(None, true, false)], 16, 16);
+    assert_eq!(channel.await_trigger(), (SYNC, 0, 0, 0));
+    channel.world.machine.abort();
+    let record = channel.record();
+    assert_eq!((Operation(record.operation), record.peer), (Operation::FLUSH, PEER));
+    assert_eq!(channel.ring.head(), 1, "it asked for more before the flush had ended");
+}
+
+/// A request finds no room in the FIFO, and the FIFO's own word ends the wait.
+#[test]
+fn a_request_waits_for_room() {
+    let mut channel = Channel::new();
+    let five = || vec![port(None, true, false); 5];
+    assert_eq!(channel.run(five(), 16, 16), [(FLAG, 0, 0, 0); 5]);
+    channel.launch(five(), 16, 16);
+    assert_eq!(channel.await_trigger(), (FLAG, 0, 0, 0));
+    channel.ring.machine.abort();
+    let record = channel.record();
+    assert_eq!((Operation(record.operation), record.peer), (Operation::FIFO, NO_PEER));
+    let pushed: Vec<_> = std::iter::from_fn(|| {
+        let trigger = channel.look();
+        channel.ring.pop();
+        trigger
+    })
+    .collect();
+    assert_eq!(pushed.len(), 4, "a FIFO of four slots");
+}
+
+/// Each wait takes one signal; the channel's own word ends one for which there is none.
+#[test]
+fn a_wait_takes_one_signal_of_the_peer() {
+    let mut channel = Channel::new();
+    let wait = || Step::PortWait { channel: fixed(ADDRESSES) };
+    channel.world.machine.write(0, channel.counters, &2u64.to_ne_bytes());
+    let passed = (FLAG, 0, 0, 0);
+    assert_eq!(channel.run(vec![wait(), port(None, true, false)], 16, 16), [passed]);
+    channel.launch(vec![wait(), port(None, true, false), wait(), port(None, true, false)], 16, 16);
+    assert_eq!(channel.await_trigger(), passed);
+    channel.world.machine.abort();
+    let record = channel.record();
+    assert_eq!((Operation(record.operation), record.peer), (Operation::WAIT, PEER));
+    assert_eq!(channel.ring.head(), 2, "the third wait had no signal");
 }

@@ -89,7 +89,7 @@ pub(crate) fn moved(
     count: u32,
     reduction: Option<Reduction>,
 ) -> Step {
-    Step::Move(Move { sources, targets, count: fixed(count), reduction, share: None })
+    Step::Move(Move { sources, targets, count: fixed(count), reduction, share: None, by_rows: false })
 }
 
 /// `me` tells `peer`.
@@ -132,6 +132,8 @@ pub(crate) fn kernel(ranks: u32, element: Element, steps: Vec<Step>) -> Kernel {
         calls: CALLS,
         double_scratch: false,
         laps: None,
+        rows: None,
+        trace: None,
         shapes: vec![Shape { steps }],
         blocks: vec![Block { shape: 0, row: Vec::new() }],
     }
@@ -181,9 +183,20 @@ impl World {
     }
 
     pub(crate) fn args(&self, rank: usize, sizes: Sizes, skew: [u64; 2], kernel: &Kernel) -> Args {
-        let vectors = sizes.chunk.div_ceil(16).max(1);
-        let log = u64::BITS - (vectors - 1).leading_zeros();
-        let shift = 31 + log;
+        self.args_for(rank, sizes, skew, kernel, kernel.blocks.len() as u32)
+    }
+
+    /// Those of a launch of so many blocks.
+    pub(crate) fn args_for(
+        &self,
+        rank: usize,
+        sizes: Sizes,
+        skew: [u64; 2],
+        kernel: &Kernel,
+        grid: u32,
+    ) -> Args {
+        let (magic, shift) = divisor(sizes.chunk.div_ceil(16).max(1));
+        let (grid_magic, grid_shift) = divisor(grid.into());
         let args = PlanArgs {
             chunk: sizes.chunk,
             scratch_chunk: self.scratch_chunk,
@@ -193,8 +206,10 @@ impl World {
             control: self.memory[rank].control,
             abort: self.machine.abort_handle(rank, NO_PEER),
             vectors: u32::try_from(sizes.chunk.div_ceil(16)).expect("few"),
-            magic: u32::try_from((1u128 << shift).div_ceil(u128::from(vectors))).expect("below 2^32"),
+            magic,
             shift,
+            grid_magic,
+            grid_shift,
             ..Default::default()
         };
         let canary = CANARY as u64;
@@ -249,6 +264,12 @@ impl World {
         }
         self.machine.finish();
     }
+}
+
+/// Factor and shift that divide by `value`.
+fn divisor(value: u64) -> (u32, u32) {
+    let shift = 31 + u64::BITS - (value - 1).leading_zeros();
+    (u32::try_from((1u128 << shift).div_ceil(u128::from(value))).expect("below 2^32"), shift)
 }
 
 /// Bytes that look random, from a seed.

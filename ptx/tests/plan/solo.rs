@@ -1,15 +1,25 @@
 //! One rank's kernel, whose memory is compared with the model's to the byte.
 
-use aqueduct_ptx::plan::Kernel;
+use aqueduct_ptx::plan::{Base, Kernel, Operand};
 
 use crate::model::{Image, Model, tame};
-use crate::rig::{CALLS, CANARY, Sizes, World};
+use crate::rig::{CALLS, CANARY, Sizes, World, operand};
 
 /// Bytes before the scratch areas and behind them.
 const MARGIN: usize = 128;
 
 /// The largest grid.
 const BLOCKS: usize = 40;
+
+/// Chunks of the rank's own buffer, from `first` on.
+pub(crate) fn at(base: Base, first: u32) -> Operand {
+    operand(0, base, first)
+}
+
+/// A chunk and so many bytes of input and of output.
+pub(crate) fn sizes(chunk: u64, bytes: u64) -> Sizes {
+    Sizes { chunk, input: bytes, output: bytes }
+}
 
 pub(crate) struct Solo {
     pub(crate) world: World,

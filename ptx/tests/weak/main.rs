@@ -1,5 +1,5 @@
-//! Interleavings and reorderings that a GPU hardly ever shows: memory as weak as the PTX model allows, by many seeds, with the race
-//! detector on. On a GPU the same programs run as often.
+//! Interleavings and reorderings that a GPU hardly ever shows: memory as weak as the PTX model allows, by many seeds, with the
+//! race detector on. On a GPU the same programs run as often.
 
 #[path = "../library/calls.rs"]
 #[expect(dead_code, unused_imports, unused_macros, reason = "few operations are called here, in one form")]
@@ -19,11 +19,10 @@ mod standins;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use aqueduct_ptx::abi::{
-    ABORT_RECORD_COMPLETE, AbortHandle, FIRST_EPOCH_OF_LAP, GridBarrierHandle, LAST_EPOCH, LEFT_CLOSED,
-    MemoryChannelHandle, NO_PEER, PACKET_FORMAT_LL16, SPINS_FREE, SPINS_PER_ABORT_READ, ScratchRegion,
-    SemaphoreHandle,
+    ABORT_RECORD_COMPLETE, AbortHandle, GridBarrierHandle, LEFT_CLOSED, MemoryChannelHandle, NO_PEER,
+    SPINS_FREE, SPINS_PER_ABORT_READ, SemaphoreHandle,
 };
-use aqueduct_ptx::collective::{LaunchShape, one_shot_half_bytes};
+use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::paint;
 use aqueduct_ptx::{Target, declarations, instantiate};
 use calls::{Calls, Form, TOLD, linked};
@@ -246,60 +245,5 @@ fn blocks_that_find_a_fifo_closed_take_their_positions_back() {
         machine.finish();
         let left = word32(status).load(std::sync::atomic::Ordering::Acquire);
         assert_eq!((left, ring.head()), (LEFT_CLOSED, 1 << 63), "seed {seed}");
-    });
-}
-
-/// In the last launch of a lap one thread sends and all of its block zero; the next launch fills what they zeroed.
-#[test]
-fn zeros_of_threads_that_send_nothing_come_before_the_packets_of_the_next_lap() {
-    const COUNTS: [usize; 4] = [2, 200, 2, 200];
-    let _turn = turn();
-    let machine = Machine::new(2);
-    let params = [("TYPE", "i32"), ("OP", "sum"), ("RANKS", "2")];
-    let functions = [0, 1].map(|rank| machine.function(rank, "all_reduce_ll16", &params, 0));
-    let half_bytes = one_shot_half_bytes(2, 1024);
-    with_seeds(|seed| {
-        let bases = [0, 1].map(|rank| machine.alloc(rank, 2 * half_bytes as usize));
-        let outputs = [0, 1].map(|rank| machine.alloc(rank, 1024));
-        let regions = [0, 1].map(|rank| {
-            let epochs = machine.alloc(rank, 8);
-            machine.write(rank, epochs, &(LAST_EPOCH - 1).to_ne_bytes().repeat(2));
-            let mut region = ScratchRegion {
-                base: bases[rank],
-                epochs,
-                half_bytes,
-                max_blocks: 2,
-                ranks: 2,
-                rank: rank as u32,
-                format: PACKET_FORMAT_LL16,
-                abort: machine.abort_handle(rank, NO_PEER),
-                ..ScratchRegion::default()
-            };
-            region.peers[..2].copy_from_slice(&bases);
-            region
-        });
-        let inputs = [0, 1].map(|rank| {
-            let input = machine.alloc(rank, 1024);
-            machine.write(rank, input, &(rank as u32 + 1).to_ne_bytes().repeat(256));
-            input
-        });
-        for count in COUNTS {
-            for rank in [0, 1] {
-                let args = Args::default().structure(&regions[rank]).u64(inputs[rank]).u64(outputs[rank]);
-                machine.launch(
-                    rank,
-                    functions[rank],
-                    LaunchShape { grid: 1, block: 128 },
-                    &args.u64(count as u64),
-                );
-            }
-        }
-        machine.finish();
-        let last = FIRST_EPOCH_OF_LAP + COUNTS.len() as u32 - 2;
-        for rank in [0, 1] {
-            assert_eq!(machine.read(rank, regions[rank].epochs, 4), last.to_ne_bytes(), "seed {seed}");
-            let sums = machine.read(rank, outputs[rank], 800);
-            assert!(sums == 3_u32.to_ne_bytes().repeat(200), "seed {seed}, rank {rank}");
-        }
     });
 }

@@ -95,7 +95,8 @@ COPY:
 }
 ";
 
-/// Data that rank 1 wrote before the flag is visible to rank 2 behind the word of a fenced hop, and rank 0 behind a hop of either kind.
+/// Data that rank 1 wrote before the flag is visible to rank 2 behind the word of a fenced hop, and rank 0 behind a hop of either
+/// kind.
 #[test]
 fn a_bare_hop_hands_on_what_it_waited_for() {
     const VALUE: u64 = 7;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::Bootstrap;
-use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, Driver, GpuBuffer, Stream};
+use aqueduct::plan::programs::{self, Choices};
+use aqueduct::plan::{Element, Executor, ExecutorConfig, Reduction};
 use aqueduct::{Deadline, Result};
 
 /// Deadline of every rank, and time limit of a case.
@@ -19,20 +20,26 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const LIMIT: Duration = Duration::from_secs(10);
 const COUNT: usize = 64;
 
-/// The job of each rank: starts the library, makes one all-reduce, and leaves.
+/// The job of each rank: starts the library, makes one all-reduce, and leaves. A `Collective` would prepare six plans, one
+/// after the other, and cases with delays have little time.
 fn job(bootstrap: &dyn Bootstrap, context: &Context, config: CommunicatorConfig) -> Result<Vec<f32>> {
     let deadline = Deadline::after(PATIENCE);
     let comm = Communicator::new(bootstrap, context, config, deadline)?;
     let buffer = Arc::new(GpuBuffer::new(context, COUNT * 4)?);
     buffer.upload(0, &[comm.rank() as f32 + 1.0; COUNT], deadline)?;
-    let variants = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
-    let reduce = AllReduce::prepare(&comm, variants, deadline)?;
+    let plan = programs::find("all-reduce", Some("one-shot"))?
+        .program(comm.size(), &Choices::default())?
+        .compile()?;
+    let config = ExecutorConfig::default()
+        .with_variants([(Element::F32, Some(Reduction::Sum))])
+        .with_max_bytes(4 * COUNT as u64);
+    let reduce = Executor::prepare(&comm, &plan, config, deadline)?;
     let stream = Stream::new(context)?;
-    let slice = buffer.slice(..)?;
-    reduce.launch(&stream, &slice, &slice, COUNT, ElementType::F32, ReduceOp::Sum)?;
+    let output = Arc::new(GpuBuffer::new(context, COUNT * 4)?);
+    reduce.execute(&stream, &buffer.slice(..)?, &output.slice(..)?, COUNT, Element::F32, Reduction::Sum)?;
     stream.synchronize(deadline)?;
     let mut sums = vec![0.0; COUNT];
-    buffer.download(0, &mut sums, deadline)?;
+    output.download(0, &mut sums, deadline)?;
     drop((reduce, stream));
     comm.close(deadline)?;
     Ok(sums)

@@ -105,7 +105,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The host's side of all blocks, until each has made its trials. Returns the number of wrong records, or none if a block was too slow.
+/// The host's side of all blocks, until each has made its trials. Returns the number of wrong records, or none if a block was too
+/// slow.
 fn host(memory: &Arc<PinnedBuffer>, blocks: usize, tag: Tag, trials: u32) -> Option<u64> {
     let mut all: Vec<Block<'_>> = (0..blocks).map(|number| Block::new(memory, number)).collect();
     if tag == Tag::Word {
@@ -144,7 +145,7 @@ fn run(rank: &Rank, play: &Play<'_>, tag: Tag) {
     let region = Region::new(rank, PAGE * blocks);
     let pinned = Arc::new(PinnedBuffer::new(context, PAGE * blocks).unwrap());
     let standing_in = play.effort == Effort::Seeds;
-    let words = if standing_in { region.handle(0).peers[0] } else { pinned.device_ptr() };
+    let words = if standing_in { region.of(0) } else { pinned.device_ptr() };
     let (own, out) = (region.state.ptr(), region.out.ptr());
     for seed in 0..play.seeds() {
         if rank.me() == 0 {

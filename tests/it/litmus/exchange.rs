@@ -8,10 +8,7 @@ use crate::group::Rank;
 
 const TEXT: &str = include_str!("exchange.ptx");
 
-/// Blocks that a region has room for.
-const MAX_BLOCKS: u32 = 64;
-
-/// Bytes of a region, and of places in it: flags of lockstep come first.
+/// Bytes of a region, and of places in it.
 const REGION: usize = 10 << 20;
 const LAYOUT: &[(&str, &str)] = &[
     // Each semaphore's counters are cache lines of a page of their own.
@@ -52,7 +49,8 @@ fn exchange(rank: &Rank, play: &Play<'_>, kind: &str) {
     let module =
         Module::load_ptx(rank.comm.context(), &play.text(rank.comm.context(), TEXT, &params)).unwrap();
     let kernel = module.function("exchange").unwrap();
-    let handle = region.handle(MAX_BLOCKS);
+    let (local, remote) = (region.of(rank.me()), region.of(1 - rank.me()));
+    let (me, state, abort) = (rank.me(), region.state.ptr(), rank.comm.abort_handle());
     let (shapes, trials) = shapes(play.effort);
     let (mut before, out) = (0_u32, region.out.ptr());
     // Loading a module and resetting counts, here and below, may wait for kernels: a barrier stands between them and every launch.
@@ -63,8 +61,9 @@ fn exchange(rank: &Rank, play: &Play<'_>, kind: &str) {
         }
         for &(pairs, traffic, threads, pause) in shapes {
             let config = LaunchConfig::linear(pairs + traffic, threads).cooperative();
-            let args =
-                [arg(&handle), arg(&out), arg(&before), arg(&trials), arg(&pairs), arg(&seed), arg(&pause)];
+            let args = [arg(&local), arg(&remote), arg(&me), arg(&state), arg(&abort), arg(&out)];
+            let args = args.into_iter().chain([&before, &trials, &pairs, &seed, &pause].map(arg));
+            let args: Vec<_> = args.collect();
             // SAFETY: the kernel's parameters, which lead into the region. A kernel leaves when the communicator is aborted.
             unsafe { region.launch(&kernel, &config, &args) };
             if !region.done(play) {
@@ -159,24 +158,6 @@ pub(super) const LINE: Litmus = Litmus {
         )],
         hangs: false,
     }],
-};
-pub(super) const LOCKSTEP: Litmus = Litmus {
-    tag: "lockstep.flag",
-    way: "",
-    ranks: 2,
-    run: |rank, play| exchange(rank, play, "lockstep"),
-    twins: &[
-        Twin {
-            name: "relaxed store",
-            changes: &[("st.release.sys.global.u64", "st.relaxed.sys.global.u64")],
-            hangs: false,
-        },
-        Twin {
-            name: "relaxed load",
-            changes: &[("ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64")],
-            hangs: false,
-        },
-    ],
 };
 pub(super) const ARRIVE: Litmus = Litmus {
     tag: "grid.arrive",

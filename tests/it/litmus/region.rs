@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use aqueduct::comm::{RegisteredMemory, Transport};
 use aqueduct::gpu::{Function, GpuBuffer, KernelArg, LaunchConfig, Stream};
-use aqueduct_ptx::abi::{NO_PEER, ScratchRegion};
 
 use super::rig::Play;
 use crate::group::{Rank, soon};
@@ -37,23 +36,9 @@ impl<'a> Region<'a> {
         Self { rank, stream, buffer, theirs: theirs.get().unwrap(), state, out }
     }
 
-    /// For kernels: `max_blocks` blocks at most.
-    pub(super) fn handle(&self, max_blocks: u32) -> ScratchRegion {
-        let mut peers = [0; 72];
-        peers[self.rank.me() as usize] = self.buffer.ptr();
-        peers[1 - self.rank.me() as usize] = self.theirs.ptr();
-        let abort = self.rank.comm.abort_handle();
-        assert_eq!(abort.peer, NO_PEER);
-        ScratchRegion {
-            base: self.buffer.ptr(),
-            max_blocks,
-            ranks: 2,
-            rank: self.rank.me(),
-            barrier: self.state.ptr(),
-            abort,
-            peers,
-            ..ScratchRegion::default()
-        }
+    /// Address of a rank's buffer, for this rank's kernels.
+    pub(super) fn of(&self, rank: u32) -> u64 {
+        if rank == self.rank.me() { self.buffer.ptr() } else { self.theirs.ptr() }
     }
 
     /// Starts a kernel.

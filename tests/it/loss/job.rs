@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct::bootstrap;
-use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::{Communicator, CommunicatorConfig, Transport};
 use aqueduct::gpu::{Context, GpuBuffer, Stream};
+use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::{Deadline, Error, Result};
 
 use crate::data::{assert_same, elements, reduced};
@@ -124,17 +125,17 @@ fn go_on(comm: &Communicator, why: &Error) -> Result<()> {
 /// An all-reduce whose values are checked.
 struct Reduce<'a> {
     comm: &'a Communicator,
-    reduce: AllReduce,
+    reduce: Collective,
     stream: Stream,
     buffer: Arc<GpuBuffer>,
 }
 
 impl<'a> Reduce<'a> {
     fn new(comm: &'a Communicator) -> Result<Self> {
-        let config = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
+        let config = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
         Ok(Self {
             comm,
-            reduce: AllReduce::prepare(comm, config, late())?,
+            reduce: Collective::prepare(comm, Kind::AllReduce, config, late())?,
             stream: Stream::new(comm.context())?,
             buffer: Arc::new(GpuBuffer::new(comm.context(), COUNTS[1] * 4)?),
         })
@@ -143,13 +144,13 @@ impl<'a> Reduce<'a> {
     fn call(&mut self, call: u32) -> Result<()> {
         let (me, size, count) = (self.comm.rank(), self.comm.size(), COUNTS[call as usize % COUNTS.len()]);
         let slice = self.buffer.slice(..count * 4)?;
-        slice.upload(0, &elements(ElementType::F32, me, call, count), late())?;
-        self.reduce.launch(&self.stream, &slice, &slice, count, ElementType::F32, ReduceOp::Sum)?;
+        slice.upload(0, &elements(Element::F32, me, call, count), late())?;
+        self.reduce.launch(&self.stream, &slice, &slice, count, Element::F32, Reduction::Sum)?;
         // An error, too, if the kernel left because of an abort: its values are incomplete.
         self.stream.synchronize(late())?;
         let mut seen = vec![0; count * 4];
         slice.download(0, &mut seen, late())?;
-        let expected = reduced(ElementType::F32, ReduceOp::Sum, size, call, count);
+        let expected = reduced(Element::F32, Reduction::Sum, size, call, count);
         assert_same(&seen, &expected, format_args!("rank {me} of {size}, call {call}"));
         Ok(())
     }

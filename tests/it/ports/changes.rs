@@ -328,7 +328,10 @@ fn a_connection_belongs_to_one_service(rank: &Rank) {
     }
     end.works(rank.me());
     // The connection is free for another service once the first one has removed all of it.
+    let spare = first.add_semaphore(&end.spare).unwrap();
     first.remove_semaphore(end.semaphore).unwrap();
+    second.add_semaphore(&end.host).unwrap_err();
+    first.remove_semaphore(spare).unwrap();
     let moved = |end: &mut PeerChannel| {
         end.semaphore = second.add_semaphore(&end.host).unwrap();
         [end.dst, end.src] = [&end.theirs, &end.mine].map(|memory| second.add_memory(memory).unwrap());

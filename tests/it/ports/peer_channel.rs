@@ -63,6 +63,8 @@ pub(super) fn peer_channels(
             let theirs = theirs.get().unwrap();
             let [dst, src] = [&theirs, &mine].map(|memory| service.add_memory(memory).unwrap());
             let semaphore = pending.get().unwrap();
+            let channel = PortChannel::new(service, semaphore, dst, src).unwrap();
+            assert_eq!(channel.peer(), peer);
             PeerChannel {
                 peer,
                 connection: connection.get().unwrap(),
@@ -76,7 +78,7 @@ pub(super) fn peer_channels(
                 host: pending.semaphore().unwrap(),
                 semaphore,
                 spare: spare.get().unwrap(),
-                channel: PortChannel::new(service, semaphore, dst, src).unwrap(),
+                channel,
             }
         })
         .collect()

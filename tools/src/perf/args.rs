@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use aqueduct::collective::{ElementType, ReduceOp};
-use aqueduct::plan::Kind;
+use aqueduct::plan::{Element, Kind, Reduction};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::checker::CheckBy;
+use super::data::{REDUCTIONS, TYPES};
 use super::pace::Pace;
 use super::sweep::Sweep;
 use super::timing::Plan;
@@ -44,8 +44,18 @@ pub(crate) enum Operation {
     Broadcast,
     /// Reduce: the root gets the reduction
     Reduce,
+    /// Gather: the root gets all inputs
+    Gather,
+    /// Scatter: every rank gets its part of the root's input
+    Scatter,
     /// Send-receive: every rank sends to the next one
     SendRecv,
+    /// All-to-all of parts of different sizes, which only the device knows
+    AllToAllV,
+    /// All-gather of parts of different sizes, which only the device knows
+    AllGatherV,
+    /// Reduce-scatter of parts of different sizes, which only the device knows
+    ReduceScatterV,
 }
 
 impl Operation {
@@ -56,29 +66,50 @@ impl Operation {
     /// The collective that is run by built-in plans, if it is one.
     pub(super) fn collective(self, root: u32) -> Option<Kind> {
         match self {
+            Self::AllReduce => Some(Kind::AllReduce),
             Self::AllGather => Some(Kind::AllGather),
             Self::ReduceScatter => Some(Kind::ReduceScatter),
             Self::AllToAll => Some(Kind::AllToAll),
             Self::Broadcast => Some(Kind::Broadcast { root }),
             Self::Reduce => Some(Kind::Reduce { root }),
+            Self::Gather => Some(Kind::Gather { root }),
+            Self::Scatter => Some(Kind::Scatter { root }),
             Self::SendRecv => Some(Kind::SendRecv),
+            _ => None,
+        }
+    }
+
+    /// The collective that NCCL has, too.
+    pub(super) fn compared(self, root: u32) -> Option<Kind> {
+        match self {
+            Self::Gather | Self::Scatter => None,
+            _ => self.collective(root),
+        }
+    }
+
+    /// The collective whose parts have sizes of their own, if it is one.
+    pub(super) fn variable(self) -> Option<Kind> {
+        match self {
+            Self::AllToAllV => Some(Kind::AllToAll),
+            Self::AllGatherV => Some(Kind::AllGather),
+            Self::ReduceScatterV => Some(Kind::ReduceScatter),
             _ => None,
         }
     }
 
     /// Whether any number of ranks can run it.
     pub(super) fn is_collective(self) -> bool {
-        self == Self::AllReduce || self.collective(0).is_some()
+        self.collective(0).is_some() || self.variable().is_some()
     }
 
     /// Whether it combines elements.
     pub(super) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::ReduceScatterV | Self::Reduce)
     }
 
     /// Whether one rank differs from the others.
     pub(super) fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce)
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
     /// Whether a kernel bounces messages, so that round trips are counted.
@@ -97,9 +128,16 @@ pub(crate) struct Args {
     /// Let both ranks of a pair put or get at the same time; bus bandwidth counts both directions
     #[arg(long)]
     pub(crate) bidirectional: bool,
-    /// The rank that broadcasts, or gets the reduction
+    /// The rank that broadcasts or scatters, gathers or gets the reduction
     #[arg(short = 'r', long, default_value_t = 0)]
     pub(crate) root: u32,
+    /// Show the buffers to the peers before the calls (1), so that large messages go directly between them, or pass buffers
+    /// that the library sees first in the call (0)
+    #[arg(short = 'R', long, default_value_t = 1, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub(crate) local_register: u8,
+    /// Say above the table why each size takes the algorithm that it takes
+    #[arg(long)]
+    pub(crate) explain: bool,
 }
 
 /// The options of operations that are timed from outside.
@@ -123,10 +161,10 @@ pub(crate) struct Common {
     pub(crate) check_by: CheckBy,
     /// Reduction
     #[arg(short = 'o', long = "op", default_value = "sum", value_parser = reductions())]
-    pub(crate) op: ReduceOp,
+    pub(crate) op: Reduction,
     /// Element type
     #[arg(short = 'd', long = "datatype", default_value = "float", value_parser = types())]
-    pub(crate) datatype: ElementType,
+    pub(crate) datatype: Element,
     /// Time replays of a CUDA graph that holds this many calls (0: plain launches)
     #[arg(short = 'G', long = "graph", default_value_t = 0, value_name = "CALLS")]
     pub(crate) graph: u32,
@@ -169,13 +207,20 @@ impl Args {
             warmup: None,
             check: 1,
             check_by: CheckBy::Auto,
-            op: ReduceOp::Sum,
-            datatype: ElementType::F32,
+            op: Reduction::Sum,
+            datatype: Element::F32,
             graph: 0,
             pace: Pace::default(),
             results: Results::default(),
         };
-        Self { operation: Some(Operation::AllReduce), common, bidirectional: false, root: 0 }
+        Self {
+            operation: Some(Operation::AllReduce),
+            common,
+            bidirectional: false,
+            root: 0,
+            local_register: 1,
+            explain: false,
+        }
     }
 }
 
@@ -211,28 +256,28 @@ pub(super) fn value_name(value: impl ValueEnum) -> String {
 }
 
 /// The element types, by the names of nccl-tests and, not shown by `--help`, by other usual ones.
-fn types() -> impl TypedValueParser<Value = ElementType> {
-    let shown = |ty: ElementType| PossibleValue::new(names(ty)[0]).aliases(&names(ty)[1..]);
-    PossibleValuesParser::new(ElementType::ALL.map(shown)).try_map(|text| {
-        let chosen = ElementType::ALL.into_iter().find(|ty| names(*ty).contains(&text.as_str()));
+fn types() -> impl TypedValueParser<Value = Element> {
+    let shown = |ty: Element| PossibleValue::new(names(ty)[0]).aliases(&names(ty)[1..]);
+    PossibleValuesParser::new(TYPES.map(shown)).try_map(|text| {
+        let chosen = TYPES.into_iter().find(|ty| names(*ty).contains(&text.as_str()));
         chosen.ok_or_else(|| format!("unknown element type {text}"))
     })
 }
 
-fn names(ty: ElementType) -> &'static [&'static str] {
+fn names(ty: Element) -> &'static [&'static str] {
     match ty {
-        ElementType::F32 => &["float", "float32", "f32"],
-        ElementType::F16 => &["half", "float16", "f16"],
-        ElementType::Bf16 => &["bfloat16", "bf16"],
-        ElementType::I32 => &["int32", "int", "i32"],
+        Element::F32 => &["float", "float32", "f32"],
+        Element::F16 => &["half", "float16", "f16"],
+        Element::Bf16 => &["bfloat16", "bf16"],
+        Element::I32 => &["int32", "int", "i32"],
         _ => &["unknown"],
     }
 }
 
 /// The reductions, by name.
-fn reductions() -> impl TypedValueParser<Value = ReduceOp> {
-    PossibleValuesParser::new(ReduceOp::ALL.map(ReduceOp::name)).try_map(|text| {
-        let chosen = ReduceOp::ALL.into_iter().find(|op| op.name() == text);
+fn reductions() -> impl TypedValueParser<Value = Reduction> {
+    PossibleValuesParser::new(REDUCTIONS.map(Reduction::name)).try_map(|text| {
+        let chosen = REDUCTIONS.into_iter().find(|op| op.name() == text);
         chosen.ok_or_else(|| format!("unknown reduction {text}"))
     })
 }

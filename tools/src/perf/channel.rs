@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use aqueduct::channel::{MemoryChannel, PacketFormat};
-use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{Connection, RegisteredMemory, Transport};
 use aqueduct::gpu::{Event, GpuBuffer, Stream};
+use aqueduct::plan::Reduction;
 
 use super::args::{Args, Common, Operation};
 use super::checker::{Checker, GUARD, GUARD_BYTE};
@@ -98,7 +98,7 @@ impl<'a> Bench<'a> {
             session,
             args,
             operation,
-            checker: Checker::prepare(rank, args.common.check_by, Kind::Byte, ReduceOp::Sum)?,
+            checker: Checker::prepare(rank, args.common.check_by, Kind::Byte, Reduction::Sum)?,
             stream: Stream::new(&rank.context)?,
             clock: EventClock::new(rank)?,
             channel,

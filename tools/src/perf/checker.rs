@@ -10,8 +10,8 @@ mod samples;
 use std::cell::RefCell;
 
 use anyhow::{Result, bail};
-use aqueduct::collective::ReduceOp;
 use aqueduct::gpu::DeviceSlice;
+use aqueduct::plan::Reduction;
 use clap::ValueEnum;
 
 use super::data::{Expected, Kind};
@@ -49,7 +49,7 @@ pub(super) struct Checker {
 
 impl Checker {
     /// For data of this kind and reduction. Proves the kernel on planted errors.
-    pub(super) fn prepare(rank: &Rank, by: CheckBy, kind: Kind, op: ReduceOp) -> Result<Self> {
+    pub(super) fn prepare(rank: &Rank, by: CheckBy, kind: Kind, op: Reduction) -> Result<Self> {
         let by_device = match by {
             CheckBy::Auto => !rank.context.driver().is_software(),
             CheckBy::Device => true,
@@ -58,7 +58,9 @@ impl Checker {
         let mut checker = Self { kernel: None, part: RefCell::new(vec![0; PART]) };
         if by_device {
             let kernel = Kernel::load(rank, KERNEL)?;
-            kernel.prove(rank, Expected { kind, op, first: 1, ranks: 3, iteration: 5 })?;
+            let expected = Expected { kind, op, first: 1, ranks: 3, iteration: 5, mask: !0 };
+            kernel.prove(rank, expected)?;
+            kernel.prove(rank, expected.with_exact_sums(3))?;
             checker.kernel = Some(kernel);
         }
         Ok(checker)
@@ -184,22 +186,23 @@ pub(super) fn touched(seen: &[u8]) -> u64 {
 mod tests {
     use std::sync::Arc;
 
-    use aqueduct::collective::ElementType;
     use aqueduct::gpu::GpuBuffer;
+    use aqueduct::plan::Element;
 
     use super::samples::{SAMPLE, SAMPLES};
     use super::*;
+    use crate::perf::data::REDUCTIONS;
 
     const KINDS: [Kind; 5] = [
         Kind::Byte,
-        Kind::Element(ElementType::F32),
-        Kind::Element(ElementType::F16),
-        Kind::Element(ElementType::Bf16),
-        Kind::Element(ElementType::I32),
+        Kind::Element(Element::F32),
+        Kind::Element(Element::F16),
+        Kind::Element(Element::Bf16),
+        Kind::Element(Element::I32),
     ];
 
-    fn expected(kind: Kind, op: ReduceOp) -> Expected {
-        Expected { kind, op, first: 1, ranks: if kind == Kind::Byte { 1 } else { 3 }, iteration: 4 }
+    fn expected(kind: Kind, op: Reduction) -> Expected {
+        Expected { kind, op, first: 1, ranks: if kind == Kind::Byte { 1 } else { 3 }, iteration: 4, mask: !0 }
     }
 
     /// A checker whose kernel nobody has proved.
@@ -216,15 +219,22 @@ mod tests {
     #[test]
     fn device_and_host_make_and_find_the_same() {
         let rank = Rank::join().unwrap();
-        for (kind, op) in KINDS.into_iter().flat_map(|kind| ReduceOp::ALL.map(|op| (kind, op))) {
+        for (kind, op) in KINDS.into_iter().flat_map(|kind| REDUCTIONS.map(|op| (kind, op))) {
             let (expected, size) = (expected(kind, op), kind.bytes());
+            let coarse = expected.with_exact_sums(3);
             let [device, host] =
                 [CheckBy::Device, CheckBy::Host].map(|by| Checker::prepare(&rank, by, kind, op).unwrap());
             assert!(device.kernel.is_some() && host.kernel.is_none());
             for count in [1, 3, 257, 20_001] {
                 let memory = Arc::new(GpuBuffer::new(&rank.context, count * size).unwrap());
                 let memory = memory.slice(..).unwrap();
-                for (maker, finder) in [(&device, &host), (&host, &device), (&device, &device)] {
+                for (maker, finder, expected) in [
+                    (&device, &host, expected),
+                    (&host, &device, expected),
+                    (&device, &device, expected),
+                    (&device, &host, coarse),
+                    (&host, &device, coarse),
+                ] {
                     memory.fill(GUARD_BYTE, rank.deadline()).unwrap();
                     maker.fill(&rank, &memory, expected).unwrap();
                     assert_eq!(finder.wrong(&rank, &memory, expected, 0).unwrap(), 0, "{expected:?} {count}");
@@ -245,8 +255,8 @@ mod tests {
     fn a_comparison_may_begin_with_any_element() {
         let rank = Rank::join().unwrap();
         for kind in KINDS {
-            let (expected, size) = (expected(kind, ReduceOp::Sum), kind.bytes());
-            let checker = Checker::prepare(&rank, CheckBy::Device, kind, ReduceOp::Sum).unwrap();
+            let (expected, size) = (expected(kind, Reduction::Sum), kind.bytes());
+            let checker = Checker::prepare(&rank, CheckBy::Device, kind, Reduction::Sum).unwrap();
             let memory = Arc::new(GpuBuffer::new(&rank.context, 5000 * size).unwrap());
             for start in [1, 8, 4095, (1 << 32) - 77, (1 << 34) - 77, 1 << 40] {
                 let mut data = vec![0; 5000 * size];
@@ -271,7 +281,7 @@ mod tests {
             ("mul.wide.u32 %stride, %t, %u;", "mul.wide.u32 %stride, %t, 512;"),
         ] {
             let kernel = Kernel::load(&rank, &broken(from, to)).unwrap();
-            let expected = expected(Kind::Element(ElementType::F32), ReduceOp::Sum);
+            let expected = expected(Kind::Element(Element::F32), Reduction::Sum);
             let error = kernel.prove(&rank, expected).unwrap_err().to_string();
             assert!(
                 error.contains("is broken on this device") && error.contains("--check-by host"),
@@ -286,7 +296,7 @@ mod tests {
         let rank = Rank::join().unwrap();
         let memory = Arc::new(GpuBuffer::new(&rank.context, 3 * SAMPLES * SAMPLE).unwrap());
         let all = memory.slice(..).unwrap();
-        let expected = expected(Kind::Byte, ReduceOp::Sum);
+        let expected = expected(Kind::Byte, Reduction::Sum);
         let blind = broken("setp.ne.u32 %differs, %seen, %bits;", "setp.ne.u32 %differs, %seen, %seen;");
         let blind = with_kernel(&rank, &blind);
         blind.fill(&rank, &all, expected).unwrap();
@@ -303,7 +313,7 @@ mod tests {
     #[test]
     fn a_touched_guard_is_counted() {
         let rank = Rank::join().unwrap();
-        let checker = Checker::prepare(&rank, CheckBy::Auto, Kind::Byte, ReduceOp::Sum).unwrap();
+        let checker = Checker::prepare(&rank, CheckBy::Auto, Kind::Byte, Reduction::Sum).unwrap();
         let memory = Arc::new(GpuBuffer::new(&rank.context, 100).unwrap());
         memory.fill(GUARD_BYTE, rank.deadline()).unwrap();
         memory.upload(40, &[0_u8, GUARD_BYTE, 1], rank.deadline()).unwrap();

@@ -3,115 +3,35 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use aqueduct::collective::{Collective, CollectiveBuffers, CollectiveConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveBuffers, CollectiveConfig, Tuning};
+use aqueduct::comm::Transport;
 use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
-use aqueduct::plan::{Element, Executor, ExecutorConfig, Kind, Plan, PlanBuffers, Reduction};
+use aqueduct::plan::cost::Span;
+use aqueduct::plan::{Executor, ExecutorConfig, Kind, Plan, PlanBuffers};
 
 use super::args::{Common, is_slow};
 use super::checker::{Checker, GUARD, GUARD_BYTE};
 use super::data::{self, Call, Expected};
 use super::output::Output;
 use super::record::{Place, Record};
+use super::shape::Shape;
 use super::timing::{EventClock, Launches, Session, sample};
-use crate::refusal::refuse;
 
 /// Largest size of the unmeasured calls between measured ones, which only change the size from call to call.
 const DISTURBANCE: usize = 1 << 20;
 
-/// How sizes of a collective relate. A size is that of the larger of a rank's two buffers, as nccl-tests has it.
-#[derive(Clone, Debug)]
-pub(super) struct Shape {
-    kind: Kind,
-    ranks: usize,
-    /// A size is a multiple of so many elements.
-    grain: u64,
-}
+/// The first calls find memory that is not mapped and code that is not loaded.
+const CALLS_BEFORE_A_TRACE: u32 = 5;
 
-impl Shape {
-    pub(super) fn of_plan(plan: &Plan, ranks: u32) -> Self {
-        let most = |count: fn(&aqueduct::plan::RankPlan) -> u32| {
-            u64::from(plan.ranks.iter().map(count).max().unwrap_or(0)).max(1)
-        };
-        let (input, output) = (most(|rank| rank.input_chunks), most(|rank| rank.output_chunks));
-        Self::new(plan.collective.kind.clone(), ranks, input.max(output))
-    }
-
-    /// Of a built-in collective.
-    pub(super) fn built_in(kind: Kind, ranks: u32) -> Self {
-        Self::new(kind, ranks, u64::from(ranks))
-    }
-
-    /// Of a collective whose buffers have up to `chunks` chunks.
-    fn new(kind: Kind, ranks: u32, chunks: u64) -> Self {
-        let grain = match kind {
-            Kind::AllReduce | Kind::Broadcast { .. } | Kind::Reduce { .. } | Kind::SendRecv => 1,
-            _ => chunks,
-        };
-        Self { kind, ranks: ranks as usize, grain }
-    }
-
-    /// A size is a multiple of so many elements.
-    pub(super) fn grain(&self) -> u64 {
-        self.grain
-    }
-
-    /// Whether data is combined.
-    fn reduces(&self) -> bool {
-        matches!(self.kind, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce { .. } | Kind::Custom(_))
-    }
-
-    /// Bytes of a rank's input and output.
-    fn buffers(&self, bytes: usize) -> (usize, usize) {
-        match self.kind {
-            Kind::AllGather => (bytes / self.ranks, bytes),
-            Kind::ReduceScatter => (bytes, bytes / self.ranks),
-            _ => (bytes, bytes),
-        }
-    }
-
-    /// Where input and output begin in one buffer that holds both.
-    fn in_place(&self, rank: usize, bytes: usize) -> (usize, usize) {
-        let (input, output) = self.buffers(bytes);
-        match self.kind {
-            Kind::AllGather => (rank * input, 0),
-            Kind::ReduceScatter => (0, rank * output),
-            _ => (0, 0),
-        }
-    }
-
-    /// Parts of a rank's output in bytes, the data that each must be, and the element that the part's data begins with.
-    fn expected(&self, call: &Call, rank: usize, bytes: usize) -> Vec<(usize, usize, Expected, u64)> {
-        let (_, output) = self.buffers(bytes);
-        let element = call.ty.bytes();
-        let of = |rank: usize| call.operand(rank as u32);
-        let parts = |each: usize, start: u64| {
-            (0..self.ranks).map(move |peer| (peer * each, each, call.operand(peer as u32), start)).collect()
-        };
-        let whole = |expected: Expected, start: usize| vec![(0, output, expected, (start / element) as u64)];
-        match self.kind {
-            Kind::AllReduce => whole(call.result(), 0),
-            Kind::AllGather => parts(bytes / self.ranks, 0),
-            Kind::ReduceScatter => whole(call.result(), rank * output),
-            Kind::AllToAll => {
-                let each = bytes / self.ranks;
-                parts(each, (rank * each / element) as u64)
-            }
-            Kind::Broadcast { root } => whole(of(root as usize), 0),
-            Kind::Reduce { root } if root as usize == rank => whole(call.result(), 0),
-            Kind::SendRecv => whole(of((rank + self.ranks - 1) % self.ranks), 0),
-            Kind::Reduce { .. } | Kind::Custom(_) => Vec::new(),
-        }
-    }
-
-    /// Bytes that cross a rank's link for each byte of a call, as nccl-tests counts them.
-    fn bus_factor(&self) -> f64 {
-        let others = (self.ranks as f64 - 1.0) / self.ranks as f64;
-        match self.kind {
-            Kind::AllReduce => 2.0 * others,
-            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => others,
-            _ => 1.0,
-        }
-    }
+/// How a plan is prepared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kernels {
+    /// Without the checks.
+    pub(super) unchecked: bool,
+    /// Kernels note times.
+    pub(super) trace: bool,
+    /// Port channels go over this transport, if not over that which the library chooses.
+    pub(super) port_transport: Option<Transport>,
 }
 
 /// The measured operation.
@@ -121,11 +41,10 @@ enum Target {
         shown: Option<Box<PlanBuffers>>,
         place: Place,
     },
-    /// With buffers that are shown to the peers, out of place and in place.
     BuiltIn {
         collective: Collective,
-        apart: CollectiveBuffers,
-        one: CollectiveBuffers,
+        /// If they are shown to the peers: the buffers of calls out of place, and those of calls in place.
+        shown: Option<Box<[CollectiveBuffers; 2]>>,
     },
 }
 
@@ -151,17 +70,23 @@ impl<'a> Bench<'a> {
         session: &'a Session<'a>,
         common: &'a Common,
         plan: &Plan,
-        unchecked: bool,
+        kernels: Kernels,
         shape: Shape,
         sizes: &[u64],
     ) -> Result<Self> {
         let rank = session.rank;
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
         let mut config = ExecutorConfig::default()
-            .with_variants([(element(common.datatype)?, reduction(common.op))])
+            .with_variants([(common.datatype, Some(common.op))])
             .with_max_bytes(shape.buffers(most).0 as u64);
-        if unchecked {
+        if kernels.unchecked {
             config = config.unchecked();
+        }
+        if kernels.trace {
+            config = config.with_trace();
+        }
+        if let Some(transport) = kernels.port_transport {
+            config = config.with_port_transport(transport);
         }
         let executor = Executor::prepare(&rank.comm, plan, config, rank.deadline())?;
         let output = buffer(session, most)?;
@@ -174,24 +99,46 @@ impl<'a> Bench<'a> {
         Self::new(session, common, shape, Target::Plan { executor, shown, place }, [input, output], sizes)
     }
 
-    /// For a built-in collective.
+    /// For a built-in collective, on buffers that are `shown` to the peers or not.
     pub(super) fn built_in(
         session: &'a Session<'a>,
         common: &'a Common,
         shape: Shape,
+        shown: bool,
         sizes: &[u64],
+    ) -> Result<Self> {
+        Self::configured(session, common, shape, shown, sizes, CollectiveConfig::default())
+    }
+
+    /// For a built-in collective with choices of its own, on buffers that are shown to the peers.
+    pub(super) fn tuned(
+        session: &'a Session<'a>,
+        common: &'a Common,
+        shape: Shape,
+        sizes: &[u64],
+        table: Tuning,
+    ) -> Result<Self> {
+        Self::configured(session, common, shape, true, sizes, CollectiveConfig::default().with_tuning(table))
+    }
+
+    fn configured(
+        session: &'a Session<'a>,
+        common: &'a Common,
+        shape: Shape,
+        shown: bool,
+        sizes: &[u64],
+        mut config: CollectiveConfig,
     ) -> Result<Self> {
         let rank = session.rank;
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
-        let mut config = CollectiveConfig::default();
-        if let (true, Some(op)) = (shape.reduces(), reduction(common.op)) {
-            config = config.with_variants([(element(common.datatype)?, op)]);
+        if shape.reduces() {
+            config = config.with_variants([(common.datatype, common.op)]);
         }
-        let collective = Collective::prepare(&rank.comm, shape.kind.clone(), config, rank.deadline())?;
+        let collective = Collective::prepare(&rank.comm, shape.kind().clone(), config, rank.deadline())?;
         let (input, output) = (buffer(session, most)?, buffer(session, most)?);
-        let apart = collective.buffers(&input, &output, rank.deadline())?;
-        let one = collective.buffers(&output, &output, rank.deadline())?;
-        let target = Target::BuiltIn { collective, apart, one };
+        let show = |input| collective.buffers(input, &output, rank.deadline());
+        let shown = if shown { Some(Box::new([show(&input)?, show(&output)?])) } else { None };
+        let target = Target::BuiltIn { collective, shown };
         Self::new(session, common, shape, target, [input, output], sizes)
     }
 
@@ -222,7 +169,7 @@ impl<'a> Bench<'a> {
 
     /// How data is checked, for the head.
     pub(super) fn checks(&self) -> &'static str {
-        match self.shape.kind {
+        match self.shape.kind() {
             Kind::Custom(_) => "nothing is known about its results",
             _ => self.checker.meaning(),
         }
@@ -237,28 +184,76 @@ impl<'a> Bench<'a> {
         places.into_iter().try_for_each(|place| output.row(self.row(index, place)?))
     }
 
-    /// A check is a call of this size, one of another size, and one of this size again: what a call leaves behind must not disturb
-    /// one of another size. Sizes that take the software device long go without the first call.
-    fn row(&mut self, index: usize, place: Place) -> Result<Record> {
-        let rank = self.session.rank;
+    /// The wrong values of all checks of one size, or `None` if nothing was checked. A check is a call of this size, one of another
+    /// size, and one of this size again: what a call leaves behind must not disturb one of another size. Sizes that take the
+    /// software device long go without the first call.
+    pub(super) fn check(&mut self, index: usize, place: Place) -> Result<Option<u64>> {
+        let (wrong, _) = self.check_but(index, place, false)?;
+        Ok(wrong)
+    }
+
+    /// The same. If `last_is_timed`, the last call of the last check is the caller's: its data is returned instead.
+    fn check_but(
+        &mut self,
+        index: usize,
+        place: Place,
+        last_is_timed: bool,
+    ) -> Result<(Option<u64>, Option<Call>)> {
         let bytes = usize::try_from(self.sizes[index])?;
-        let slow = self.session.software() && is_slow(bytes as u64);
-        let mut wrong = None;
+        let slow = self.is_slow(bytes);
+        let (mut wrong, mut painted) = (None, None);
         for number in 1..=self.common.check {
             self.session.progress.step(|| format!("check {number} of {}", self.common.check));
             let other = usize::try_from(self.sizes[(index * 7 + 3) % self.sizes.len()])?.min(DISTURBANCE);
-            let grain = usize::try_from(self.shape.grain)? * self.common.datatype.bytes();
+            let grain = usize::try_from(self.shape.grain())? * self.common.datatype.bytes();
             let mut mine = if slow { 0 } else { self.checked_call(bytes, place)? };
             mine += self.checked_call(other / grain * grain, place)?;
-            mine += self.checked_call(bytes, place)?;
-            if !matches!(self.shape.kind, Kind::Custom(_)) {
-                wrong = Some(wrong.unwrap_or(0) + rank.sum(mine)?);
+            if last_is_timed && number == self.common.check {
+                painted = Some(self.paint(bytes, place)?);
+            } else {
+                mine += self.checked_call(bytes, place)?;
             }
+            self.add(&mut wrong, mine)?;
         }
+        Ok((wrong, painted))
+    }
+
+    /// Adds the wrong values of all ranks, where any are known.
+    fn add(&self, wrong: &mut Option<u64>, mine: u64) -> Result<()> {
+        if !matches!(self.shape.kind(), Kind::Custom(_)) {
+            *wrong = Some(wrong.unwrap_or(0) + self.session.rank.sum(mine)?);
+        }
+        Ok(())
+    }
+
+    fn is_slow(&self, bytes: usize) -> bool {
+        self.session.software() && is_slow(bytes as u64)
+    }
+
+    /// The stream of the calls.
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Addresses of the input and the output of calls out of place.
+    pub(super) fn addresses(&self) -> (u64, u64) {
+        (self.input.ptr(), self.output.ptr())
+    }
+
+    /// Checks and times one size at one place.
+    fn row(&mut self, index: usize, place: Place) -> Result<Record> {
+        let rank = self.session.rank;
+        let bytes = usize::try_from(self.sizes[index])?;
         let timing = self.common.plan(bytes as u64, self.session.software());
+        // A slow call that is timed once is itself the last one of the check.
+        let once = self.is_slow(bytes) && timing.is_one_call() && self.common.graph == 0;
+        let (mut wrong, painted) = self.check_but(index, place, once)?;
         let call = |stream: &Stream| self.launch(stream, bytes, place);
         let launches = Launches::prepare(&self.stream, self.common.graph, &call)?;
         let [timed] = sample(self.session, &timing, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
+        if let Some(call) = &painted {
+            self.add(&mut wrong, self.wrong(call, place)?)?;
+        }
         let record = Record::measured(self.algorithm(bytes, place)?, timed.of_parts(launches.per_replay()));
         Ok(Record {
             place: Some(place),
@@ -272,11 +267,60 @@ impl<'a> Bench<'a> {
         .moving(bytes as u64, self.shape.bus_factor()))
     }
 
+    /// Times of this rank's operations in a call of a plan, after calls that bring everything to its place.
+    pub(super) fn trace(&self, bytes: u64) -> Result<Vec<Span>> {
+        let (rank, bytes) = (self.session.rank, usize::try_from(bytes)?);
+        let Target::Plan { executor, place, .. } = &self.target else { return Ok(Vec::new()) };
+        for _ in 0..CALLS_BEFORE_A_TRACE {
+            self.launch(&self.stream, bytes, *place)?;
+        }
+        self.stream.synchronize(rank.deadline())?;
+        rank.barrier()?;
+        self.launch(&self.stream, bytes, *place)?;
+        self.stream.synchronize(rank.deadline())?;
+        Ok(executor.trace(rank.deadline())?)
+    }
+
     /// The name of the way that a call goes.
-    fn algorithm(&self, bytes: usize, place: Place) -> Result<&str> {
-        let Target::BuiltIn { collective, apart, one } = &self.target else { return Ok("plan") };
-        let buffers = if place == Place::InPlace { one } else { apart };
-        Ok(collective.algorithm_on(buffers, self.count(bytes), element(self.common.datatype)?)?)
+    pub(super) fn algorithm(&self, bytes: usize, place: Place) -> Result<&str> {
+        let Target::BuiltIn { collective, shown } = &self.target else { return Ok("plan") };
+        let (in_place, count, element) = (place == Place::InPlace, self.count(bytes), self.common.datatype);
+        Ok(match shown {
+            Some(shown) => collective.algorithm_on(&shown[usize::from(in_place)], count, element)?,
+            None => collective.algorithm(in_place, count, element)?,
+        })
+    }
+
+    /// Why calls go the way that they go: a line for each place and size from which on it is another one.
+    pub(super) fn reasons(&self) -> Result<Vec<String>> {
+        let Target::BuiltIn { collective, shown } = &self.target else { return Ok(Vec::new()) };
+        let mut lines = Vec::new();
+        for place in [Place::OutOfPlace, Place::InPlace] {
+            let mut last = None;
+            for &bytes in &self.sizes {
+                let size = usize::try_from(bytes)?;
+                let way = self.algorithm(size, place)?;
+                if last.replace(way) != Some(way) {
+                    let (in_place, count) = (place == Place::InPlace, self.count(size));
+                    let why = collective.explain(in_place, shown.is_some(), count, self.common.datatype)?;
+                    lines.push(format!("{} from {bytes} B: {way}: {why}", place.name()));
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The median time of a call out of place of one size, in microseconds. Collective.
+    pub(super) fn median_us(&self, index: usize) -> Result<f64> {
+        let (rank, bytes) = (self.session.rank, self.sizes[index]);
+        let len = usize::try_from(bytes)?;
+        let call = |stream: &Stream| self.launch(stream, len, Place::OutOfPlace);
+        let launches = Launches::prepare(&self.stream, self.common.graph, &call)?;
+        let plan = self.common.plan(bytes, self.session.software());
+        let [timed] = sample(self.session, &plan, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
+        let mut samples = timed.of_parts(launches.per_replay()).samples_us;
+        samples.sort_by(f64::total_cmp);
+        Ok(samples[samples.len() / 2])
     }
 
     /// Elements of a rank's input.
@@ -284,11 +328,8 @@ impl<'a> Bench<'a> {
         self.shape.buffers(bytes).0 / self.common.datatype.bytes()
     }
 
-    fn launch(&self, stream: &Stream, bytes: usize, place: Place) -> aqueduct::Result<()> {
-        let count = self.count(bytes);
-        // `prepare` refused a type that plans do not know.
-        let element = element(self.common.datatype).unwrap_or(Element::U8);
-        let op = reduction(self.common.op);
+    pub(super) fn launch(&self, stream: &Stream, bytes: usize, place: Place) -> aqueduct::Result<()> {
+        let (count, element, op) = (self.count(bytes), self.common.datatype, self.common.op);
         match &self.target {
             Target::Plan { executor, shown: Some(shown), .. } => {
                 executor.execute_on(stream, shown, count, element, op)
@@ -297,17 +338,28 @@ impl<'a> Bench<'a> {
                 let (input, output) = self.slices(bytes, place)?;
                 executor.execute(stream, &input, &output, count, element, op)
             }
-            Target::BuiltIn { collective, apart, one } => {
-                let buffers = if place == Place::InPlace { one } else { apart };
+            Target::BuiltIn { collective, shown: Some(shown) } => {
+                let buffers = &shown[usize::from(place == Place::InPlace)];
                 collective.launch_on(stream, buffers, count, element, op)
+            }
+            Target::BuiltIn { collective, shown: None } => {
+                let (input, output) = self.slices(bytes, place)?;
+                collective.launch(stream, &input, &output, count, element, op)
             }
         }
     }
 
     /// Makes a call with data that no call had before, and returns the number of wrong elements and of touched guard bytes.
     fn checked_call(&mut self, bytes: usize, place: Place) -> Result<u64> {
+        let call = self.paint(bytes, place)?;
+        self.launch(&self.stream, bytes, place)?;
+        self.stream.synchronize(self.session.rank.deadline())?;
+        self.wrong(&call, place)
+    }
+
+    /// Fills the input of the next call with data that no call had before, and the guard behind its output.
+    fn paint(&mut self, bytes: usize, place: Place) -> Result<Call> {
         let rank = self.session.rank;
-        let me = rank.bootstrap.rank();
         self.iteration += 1;
         let call = Call {
             ty: self.common.datatype,
@@ -316,18 +368,37 @@ impl<'a> Bench<'a> {
             iteration: self.iteration,
             count: bytes / self.common.datatype.bytes(),
         };
-        let end = if place == Place::InPlace { bytes } else { self.shape.buffers(bytes).1 };
-        let guard = self.output.slice(end..end + GUARD)?;
-        guard.fill(GUARD_BYTE, rank.deadline())?;
-        let (input, output) = self.slices(bytes, place)?;
-        self.checker.fill(rank, &input, call.operand(me))?;
-        self.launch(&self.stream, bytes, place)?;
-        self.stream.synchronize(rank.deadline())?;
-        let mut wrong = self.checker.touched(rank, &guard)?;
-        for (at, len, expected, start) in self.shape.expected(&call, me as usize, bytes) {
+        // An element that no kernel writes holds data of an earlier call, which counts as wrong.
+        self.guard(bytes, place)?.fill(GUARD_BYTE, rank.deadline())?;
+        let (input, _) = self.slices(bytes, place)?;
+        self.checker.fill(rank, &input, self.data(&call, call.operand(rank.bootstrap.rank())))?;
+        Ok(call)
+    }
+
+    /// Number of wrong elements in the output of `call` and of wrong bytes in the guard behind it.
+    fn wrong(&self, call: &Call, place: Place) -> Result<u64> {
+        let (rank, bytes) = (self.session.rank, call.count * call.ty.bytes());
+        let (_, output) = self.slices(bytes, place)?;
+        let mut wrong = self.checker.touched(rank, &self.guard(bytes, place)?)?;
+        for (at, len, expected, start) in self.shape.expected(call, rank.bootstrap.rank() as usize, bytes) {
+            let expected = self.data(call, expected);
             wrong += self.checker.wrong(rank, &output.slice(at..at + len)?, expected, start)?;
         }
         Ok(wrong)
+    }
+
+    /// A plan adds in the order that its author chose, perhaps rounding between.
+    fn data(&self, call: &Call, expected: Expected) -> Expected {
+        match self.target {
+            Target::Plan { .. } => expected.with_exact_sums(call.ranks),
+            Target::BuiltIn { .. } => expected,
+        }
+    }
+
+    /// Memory behind the output of a call.
+    fn guard(&self, bytes: usize, place: Place) -> aqueduct::Result<DeviceSlice> {
+        let end = if place == Place::InPlace { bytes } else { self.shape.buffers(bytes).1 };
+        self.output.slice(end..end + GUARD)
     }
 
     fn slices(&self, bytes: usize, place: Place) -> aqueduct::Result<(DeviceSlice, DeviceSlice)> {
@@ -342,23 +413,32 @@ impl<'a> Bench<'a> {
 }
 
 /// A buffer for `bytes` and a guard. New memory may hold what a run before this one left, and so the right results.
-fn buffer(session: &Session<'_>, bytes: usize) -> Result<Arc<GpuBuffer>> {
+pub(super) fn buffer(session: &Session<'_>, bytes: usize) -> Result<Arc<GpuBuffer>> {
     let buffer = GpuBuffer::new(&session.rank.context, bytes + GUARD)?;
     buffer.fill(GUARD_BYTE, session.rank.deadline())?;
     Ok(Arc::new(buffer))
 }
 
-fn element(ty: ElementType) -> Result<Element> {
-    let found = Element::ALL.into_iter().find(|element| element.name() == ty.name());
-    let Some(element) = found else { refuse!("plans do not know the type {}", ty.name()) };
-    Ok(element)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::as_two_ranks;
+    use crate::perf::args::Args;
+    use crate::perf::progress::Progress;
 
-fn reduction(op: ReduceOp) -> Option<Reduction> {
-    match op {
-        ReduceOp::Sum => Some(Reduction::Sum),
-        ReduceOp::Min => Some(Reduction::Min),
-        ReduceOp::Max => Some(Reduction::Max),
-        _ => None,
+    /// The guard of a result of ten elements holds what a call for eleven writes there.
+    #[test]
+    fn a_call_that_writes_behind_the_result_is_found() {
+        let wrong = as_two_ranks(|rank| {
+            let session = Session { rank, progress: Progress::default() };
+            let args = Args::all_reduce().common;
+            let shape = Shape::built_in(Kind::AllReduce, 2);
+            let mut bench = Bench::built_in(&session, &args, shape, true, &[64]).unwrap();
+            let right = bench.checked_call(44, Place::OutOfPlace).unwrap();
+            let Common { datatype: ty, op, .. } = args;
+            let shorter = Call { ty, op, ranks: 2, iteration: bench.iteration, count: 10 };
+            (right, bench.wrong(&shorter, Place::OutOfPlace).unwrap())
+        });
+        assert_eq!(wrong, [(0, 4); 2]);
     }
 }

@@ -7,10 +7,14 @@
 mod element;
 mod reduce;
 
-use aqueduct::collective::{ElementType, ReduceOp};
+use aqueduct::plan::{Element, Reduction};
 
-use element::{BrainHalf, Element, Half, Integer, Single};
-use reduce::{Least, Most, Sum, reduce, seed};
+use element::{Arithmetic, BrainHalf, Half, Integer, Single};
+use reduce::{Data, Least, Most, Sum, seed};
+
+/// The types and reductions whose data is made here.
+pub(crate) const TYPES: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::I32];
+pub(crate) const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Min, Reduction::Max];
 
 /// Words of 32 bits that are computed at a time.
 const WORDS: usize = 1024;
@@ -20,24 +24,26 @@ const WORDS: usize = 1024;
 pub(crate) enum Kind {
     /// The bytes of `i32` elements, one by one.
     Byte,
-    Element(ElementType),
+    Element(Element),
 }
 
 /// The right elements of a buffer: the reduction of the data of `ranks` ranks, from rank `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(super) kind: Kind,
-    pub(super) op: ReduceOp,
+    pub(super) op: Reduction,
     pub(super) first: u32,
     pub(super) ranks: u32,
     pub(super) iteration: u32,
+    /// Bits of the hash that a real number is made of.
+    pub(super) mask: u32,
 }
 
 /// Parameters of one all-reduce call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
-    pub(crate) ty: ElementType,
-    pub(crate) op: ReduceOp,
+    pub(crate) ty: Element,
+    pub(crate) op: Reduction,
     pub(crate) ranks: u32,
     pub(crate) iteration: u32,
     pub(crate) count: usize,
@@ -66,7 +72,7 @@ impl Call {
     /// The reduction of the data of all ranks.
     pub(super) fn result(&self) -> Expected {
         let Self { ty, op, ranks, iteration, .. } = *self;
-        Expected { kind: Kind::Element(ty), op, first: 0, ranks, iteration }
+        Expected { kind: Kind::Element(ty), op, first: 0, ranks, iteration, mask: !0 }
     }
 }
 
@@ -92,7 +98,20 @@ impl Kind {
 impl Expected {
     /// Bytes of one rank.
     pub(super) fn bytes(rank: u32, iteration: u32) -> Self {
-        Self { kind: Kind::Byte, op: ReduceOp::Sum, first: rank, ranks: 1, iteration }
+        Self { kind: Kind::Byte, op: Reduction::Sum, first: rank, ranks: 1, iteration, mask: !0 }
+    }
+
+    /// The same of coarser real numbers: any sum of those of `ranks` ranks is exact in the element's type, so every order of
+    /// additions gives these bits, rounded between or not. Exact for up to 256 ranks; bf16 of more keeps one bit.
+    pub(super) fn with_exact_sums(self, ranks: u32) -> Self {
+        let significand = match self.kind {
+            Kind::Element(Element::F16) => 11,
+            Kind::Element(Element::Bf16) => 8,
+            _ => 24,
+        };
+        // A real number is -8 + k * 2^(4 - bits) with 0 <= k < 2^bits, so a sum is a multiple of 2^(4 - bits) up to 8 * ranks.
+        let bits = (significand + 1_u32).saturating_sub(ranks.next_power_of_two().ilog2()).max(1);
+        Self { mask: !(u32::MAX >> bits), ..self }
     }
 
     /// Writes the elements from index `start` on, as many as fit.
@@ -147,20 +166,21 @@ impl Expected {
                 self.store::<Integer, 4>(start / 4, &mut bytes);
                 to.copy_from_slice(&bytes[skip..skip + to.len()]);
             }
-            Kind::Element(ElementType::I32) => self.store::<Integer, 4>(start, to),
-            Kind::Element(ElementType::F16) => self.store::<Half, 2>(start, to),
-            Kind::Element(ElementType::Bf16) => self.store::<BrainHalf, 2>(start, to),
+            Kind::Element(Element::I32) => self.store::<Integer, 4>(start, to),
+            Kind::Element(Element::F16) => self.store::<Half, 2>(start, to),
+            Kind::Element(Element::Bf16) => self.store::<BrainHalf, 2>(start, to),
             Kind::Element(_) => self.store::<Single, 4>(start, to),
         }
     }
 
     #[inline(always)]
-    fn store<E: Element<N>, const N: usize>(&self, start: u64, to: &mut [u8]) {
-        let (seed, to) = (seed(self.first, self.iteration), to.as_chunks_mut::<N>().0);
+    fn store<E: Arithmetic<N>, const N: usize>(&self, start: u64, to: &mut [u8]) {
+        let data = Data { seed: seed(self.first, self.iteration), ranks: self.ranks, mask: self.mask };
+        let to = to.as_chunks_mut::<N>().0;
         match self.op {
-            ReduceOp::Min => reduce::<E, Least, N>(seed, self.ranks, start, to),
-            ReduceOp::Max => reduce::<E, Most, N>(seed, self.ranks, start, to),
-            _ => reduce::<E, Sum, N>(seed, self.ranks, start, to),
+            Reduction::Min => data.reduce::<E, Least, N>(start, to),
+            Reduction::Max => data.reduce::<E, Most, N>(start, to),
+            _ => data.reduce::<E, Sum, N>(start, to),
         }
     }
 }
@@ -171,13 +191,13 @@ mod tests {
 
     use super::*;
 
-    fn call(ty: ElementType) -> Call {
-        Call { ty, op: ReduceOp::Sum, ranks: 3, iteration: 7, count: 3000 }
+    fn call(ty: Element) -> Call {
+        Call { ty, op: Reduction::Sum, ranks: 3, iteration: 7, count: 3000 }
     }
 
     #[test]
     fn one_rank_reduces_to_its_own_input() {
-        for ty in ElementType::ALL {
+        for ty in TYPES {
             let one = Call { ranks: 1, ..call(ty) };
             assert_eq!(one.wrong(&one.input(0)), 0, "{ty:?}");
         }
@@ -185,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_stale_or_foreign_or_missing_element_is_wrong() {
-        for ty in ElementType::ALL {
+        for ty in TYPES {
             let three = call(ty);
             assert!(three.wrong(&three.input(0)) > 2970, "{ty:?}: one rank's input is not the sum");
             let one = Call { ranks: 1, ..three };
@@ -193,6 +213,43 @@ mod tests {
             assert!(one.wrong(&stale.input(0)) > 2970, "{ty:?}: the last call's data");
             assert!(one.wrong(&one.input(1)) > 2970, "{ty:?}: another rank's data");
             assert_eq!(one.wrong(&one.input(0)[..2999 * ty.bytes()]), 1, "{ty:?}: one element short");
+        }
+    }
+
+    /// Sums in the opposite order, rounded to the element's type after each addition, are the same bits.
+    #[test]
+    fn exact_sums_do_not_depend_on_the_order() {
+        for (ty, ranks) in TYPES.into_iter().flat_map(|ty| [2, 3, 8, 64, 256].map(|ranks| (ty, ranks))) {
+            let call = Call { ranks, ..call(ty) };
+            let input = |rank| {
+                let mut bytes = vec![0; call.count * ty.bytes()];
+                call.operand(rank).with_exact_sums(ranks).fill(0, &mut bytes);
+                bytes
+            };
+            let mut sum = input(ranks - 1);
+            for rank in (0..ranks - 1).rev() {
+                for (sum, add) in sum.chunks_exact_mut(ty.bytes()).zip(input(rank).chunks_exact(ty.bytes())) {
+                    match ty {
+                        Element::F16 => {
+                            let [a, b] = [&*sum, add].map(|x| f16::from_le_bytes([x[0], x[1]]).to_f32());
+                            sum.copy_from_slice(&f16::from_f32(a + b).to_le_bytes());
+                        }
+                        Element::Bf16 => {
+                            let [a, b] = [&*sum, add].map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32());
+                            sum.copy_from_slice(&bf16::from_f32(a + b).to_le_bytes());
+                        }
+                        Element::I32 => {
+                            let [a, b] = [&*sum, add].map(|x| i32::from_le_bytes(x.try_into().unwrap()));
+                            sum.copy_from_slice(&a.wrapping_add(b).to_le_bytes());
+                        }
+                        _ => {
+                            let [a, b] = [&*sum, add].map(|x| f32::from_le_bytes(x.try_into().unwrap()));
+                            sum.copy_from_slice(&(a + b).to_le_bytes());
+                        }
+                    }
+                }
+            }
+            assert_eq!(call.result().with_exact_sums(ranks).wrong(0, &sum), 0, "{ty:?} of {ranks} ranks");
         }
     }
 
@@ -217,10 +274,10 @@ mod tests {
     /// Parts of any size give the same elements, across blocks and where the index outgrows 32 bits.
     #[test]
     fn elements_do_not_depend_on_where_a_part_begins() {
-        let kinds = ElementType::ALL.map(Kind::Element).into_iter().chain([Kind::Byte]);
+        let kinds = TYPES.map(Kind::Element).into_iter().chain([Kind::Byte]);
         for kind in kinds {
             for origin in [0, (1 << 32) - 1500, (1 << 34) - 6001] {
-                let data = Expected { kind, op: ReduceOp::Max, first: 2, ranks: 3, iteration: 9 };
+                let data = Expected { kind, op: Reduction::Max, first: 2, ranks: 3, iteration: 9, mask: !0 };
                 let mut whole = vec![0; 9000 * kind.bytes()];
                 data.fill(origin, &mut whole);
                 for (from, count) in [(0, 9000), (1, 17), (1021, 4099), (4093, 3), (5000, 4000)] {
@@ -237,34 +294,34 @@ mod tests {
     /// The reduction of a few elements, computed one by one.
     #[test]
     fn a_reduction_is_that_of_the_ranks_inputs() {
-        for op in ReduceOp::ALL {
-            let element = |ty: ElementType, rank: u32, index: usize| -> [u8; 4] {
+        for op in REDUCTIONS {
+            let element = |ty: Element, rank: u32, index: usize| -> [u8; 4] {
                 let mut bytes = [0; 4];
                 let input = Call { op, ..call(ty) }.input(rank);
                 bytes[..ty.bytes()].copy_from_slice(&input[index * ty.bytes()..][..ty.bytes()]);
                 bytes
             };
-            for ty in ElementType::ALL {
+            for ty in TYPES {
                 for index in [0, 1, 1023, 1024, 2999] {
                     let ranks = (0..3).map(|rank| element(ty, rank, index));
                     let value = |bytes: [u8; 4]| match ty {
-                        ElementType::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-                        ElementType::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+                        Element::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+                        Element::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
                         _ => f32::from_le_bytes(bytes),
                     };
                     let reals = ranks.clone().map(value);
                     let real = match op {
-                        ReduceOp::Min => reals.fold(f32::MAX, f32::min),
-                        ReduceOp::Max => reals.fold(f32::MIN, f32::max),
+                        Reduction::Min => reals.fold(f32::MAX, f32::min),
+                        Reduction::Max => reals.fold(f32::MIN, f32::max),
                         _ => reals.fold(0.0, |a, b| a + b),
                     };
                     let integers = ranks.map(i32::from_le_bytes);
                     let expected = match (ty, op) {
-                        (ElementType::I32, ReduceOp::Min) => integers.min().unwrap().to_le_bytes(),
-                        (ElementType::I32, ReduceOp::Max) => integers.max().unwrap().to_le_bytes(),
-                        (ElementType::I32, _) => integers.fold(0, i32::wrapping_add).to_le_bytes(),
-                        (ElementType::F16, _) => u32::from(f16::from_f32(real).to_bits()).to_le_bytes(),
-                        (ElementType::Bf16, _) => u32::from(bf16::from_f32(real).to_bits()).to_le_bytes(),
+                        (Element::I32, Reduction::Min) => integers.min().unwrap().to_le_bytes(),
+                        (Element::I32, Reduction::Max) => integers.max().unwrap().to_le_bytes(),
+                        (Element::I32, _) => integers.fold(0, i32::wrapping_add).to_le_bytes(),
+                        (Element::F16, _) => u32::from(f16::from_f32(real).to_bits()).to_le_bytes(),
+                        (Element::Bf16, _) => u32::from(bf16::from_f32(real).to_bits()).to_le_bytes(),
                         _ => real.to_le_bytes(),
                     };
                     let data = Call { op, ..call(ty) }.result();

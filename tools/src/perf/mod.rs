@@ -1,7 +1,7 @@
 //! `aqueduct perf`: measures and checks one operation over all ranks of the job.
 
-mod all_reduce;
 mod args;
+pub(crate) mod bench;
 mod bootstrap;
 mod channel;
 mod checker;
@@ -13,6 +13,8 @@ mod fifo;
 mod files;
 mod head;
 mod host_thread;
+pub(crate) mod measure;
+mod message;
 mod need;
 mod options;
 mod output;
@@ -22,12 +24,16 @@ pub(crate) mod plan;
 mod port;
 mod progress;
 mod record;
+mod shape;
 mod startup;
 mod stats;
-mod sweep;
+pub(crate) mod sweep;
 mod table;
 mod timing;
+mod traced;
+pub(crate) mod tune;
 mod usage;
+mod variable;
 mod wide;
 mod write;
 
@@ -39,14 +45,15 @@ pub(crate) use options::refuse_idle_options;
 pub(crate) use progress::AT_A_TERMINAL;
 
 use args::Operation;
-use collective::Shape;
 use head::{Head, auto};
 use need::Need;
 use output::{Output, present};
 use pace::Pace;
+use shape::Shape;
 use sweep::{Rounding, Sizes};
 use table::NcclTable;
 use timing::Session;
+use variable::Parts;
 use wide::choose;
 
 use crate::refusal::refuse;
@@ -75,6 +82,12 @@ enum Special {
     WriteLat(write::Args),
     /// Latency of a connection's flush: a write until it is known to have arrived
     Flush(write::Args),
+    /// Latency of a message between two processes that this command starts, one way, beside a bare socket
+    Message(message::Args),
+    /// Messages per second, one way, beside the same bytes over a bare socket
+    MessageRate(message::Args),
+    /// Bandwidth of remote reads by token, beside the same bytes over a bare socket
+    MessageRead(message::Args),
     /// Triggers per second from threads of a GPU to a proxy that handles each, compared with a bare loop
     Fifo(fifo::Args),
     /// Bandwidth of a port channel: windows of puts, compared with the copy engine
@@ -93,6 +106,9 @@ impl Command {
             Some(Special::Read(args)) => write::execute(args, write::Operation::Read),
             Some(Special::WriteLat(args)) => write::execute(args, write::Operation::Latency),
             Some(Special::Flush(args)) => write::execute(args, write::Operation::Flush),
+            Some(Special::Message(args)) => message::execute(args, message::Operation::Latency),
+            Some(Special::MessageRate(args)) => message::execute(args, message::Operation::Rate),
+            Some(Special::MessageRead(args)) => message::execute(args, message::Operation::Read),
             Some(Special::Fifo(args)) => fifo::execute(args),
             Some(Special::PortPut(args)) => port::put(args),
             Some(Special::PortLat(args)) => port::latency(args),
@@ -117,16 +133,20 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let (min, max) = default_range(measured, session.software());
     let (min, max) = common.sweep.bounds(min, max)?;
     let built_in = measured.collective(args.root).map(|kind| Shape::built_in(kind, rank.bootstrap.size()));
+    let variable = measured.variable().map(|kind| Parts::new(kind, rank.bootstrap.size()));
     if args.root >= rank.bootstrap.size() {
         let ranks = rank.bootstrap.size();
         refuse!("--root {}: there are {ranks} ranks; use at most {}", args.root, ranks - 1);
     }
     let element = common.datatype.bytes() as u64;
     let Sizes { list: sizes, note } = match (measured, &built_in) {
-        (Operation::AllReduce, _) => common.sweep.rounded(min, max, Rounding::Down, element, "elements"),
         (_, Some(shape)) => {
             let what = if shape.grain() == 1 { "elements" } else { "parts of all ranks" };
             common.sweep.rounded(min, max, Rounding::Down, element * shape.grain(), what)
+        }
+        (_, None) if variable.is_some() => {
+            let grain = variable.as_ref().map_or(1, Parts::grain);
+            common.sweep.rounded(min, max, Rounding::Down, element * grain, "parts of all ranks")
         }
         (operation, None) => {
             common.sweep.rounded(min, max, Rounding::Up, channel::grain(operation), "packets")
@@ -135,23 +155,30 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     // All that can be refused is refused before the files are begun.
     let mut measure: Measure<'_>;
     let checks;
+    let mut reasons = Vec::new();
     match (measured, built_in) {
-        (Operation::AllReduce, _) => {
-            let mut bench = all_reduce::Bench::prepare(&session, common, &sizes)?;
-            checks = bench.checks();
-            measure = Box::new(move |index, output| bench.measure(index, output));
-        }
         (_, Some(shape)) => {
-            let mut bench = collective::Bench::built_in(&session, common, shape, &sizes)?;
+            let shown = args.local_register == 1;
+            let mut bench = collective::Bench::built_in(&session, common, shape, shown, &sizes)?;
             checks = bench.checks();
+            if args.explain {
+                reasons = bench.reasons()?;
+            }
             measure = Box::new(move |index, output| bench.measure(index, output));
         }
-        (operation, None) => {
-            let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
-            checks = bench.checks();
-            let sizes = sizes.clone();
-            measure = Box::new(move |index, output| bench.measure(sizes[index], output));
-        }
+        (operation, None) => match variable {
+            Some(parts) => {
+                let mut bench = variable::Bench::prepare(&session, common, parts, &sizes)?;
+                checks = bench.checks();
+                measure = Box::new(move |index, output| bench.measure(index, output));
+            }
+            None => {
+                let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
+                checks = bench.checks();
+                let sizes = sizes.clone();
+                measure = Box::new(move |index, output| bench.measure(sizes[index], output));
+            }
+        },
     }
     let mut head = Head::gather(&rank, &measured.name())?;
     head.line(format!(
@@ -180,10 +207,17 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if measured.reduces() {
         head.parameters([("reduction", common.op.name().into())]);
     }
+    if measured.collective(args.root).is_some() {
+        head.parameters([
+            ("local_register", (args.local_register == 1).into()),
+            ("explain", args.explain.into()),
+        ]);
+    }
     if measured.has_root() {
         head.parameters([("root", args.root.into())]);
     }
     note.into_iter().for_each(|note| head.line(note));
+    reasons.into_iter().for_each(|reason| head.line(reason));
     present(&session, &head, choose(common.results.stats, NcclTable::default()), outlets, |output| {
         (0..sizes.len()).try_for_each(|index| {
             session.progress.row(format!("{} B", sizes[index]));

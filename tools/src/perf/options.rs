@@ -23,8 +23,20 @@ struct Rule {
 const PACKETS: &[&str] = &["ll8", "ll16", "ll128"];
 const MESSAGES: &[&str] = &["ll8", "ll16", "ll128", "signal"];
 const CHANNELS: &[&str] = &["put", "get", "ll8", "ll16", "ll128", "signal"];
-const COLLECTIVES: &[&str] =
-    &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send-recv"];
+const COLLECTIVES: &[&str] = &[
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send-recv",
+    "all-to-all-v",
+    "all-gather-v",
+    "reduce-scatter-v",
+];
 const CHECKED: &[&str] = &[
     "put",
     "get",
@@ -37,7 +49,12 @@ const CHECKED: &[&str] = &[
     "all-to-all",
     "broadcast",
     "reduce",
+    "gather",
+    "scatter",
     "send-recv",
+    "all-to-all-v",
+    "all-gather-v",
+    "reduce-scatter-v",
     "write",
     "read",
     "write-lat",
@@ -58,7 +75,12 @@ const TABLES: &[&str] = &[
     "all-to-all",
     "broadcast",
     "reduce",
+    "gather",
+    "scatter",
     "send-recv",
+    "all-to-all-v",
+    "all-gather-v",
+    "reduce-scatter-v",
     "write",
     "read",
     "write-lat",
@@ -66,6 +88,9 @@ const TABLES: &[&str] = &[
     "fifo",
     "port-put",
     "port-lat",
+    "message",
+    "message-rate",
+    "message-read",
 ];
 
 const ALWAYS: fn(&Given<'_>) -> bool = |_| true;
@@ -91,9 +116,18 @@ const RULES: &[Rule] = &[
     },
     Rule {
         options: &["op"],
-        operations: &["all-gather", "all-to-all", "broadcast", "send-recv"],
+        operations: &[
+            "all-gather",
+            "all-to-all",
+            "broadcast",
+            "gather",
+            "scatter",
+            "send-recv",
+            "all-to-all-v",
+            "all-gather-v",
+        ],
         if_: ALWAYS,
-        why: "it reduces nothing; this option is for all-reduce, reduce-scatter and reduce",
+        why: "it reduces nothing; this option is for all-reduce, reduce-scatter, reduce-scatter-v and reduce",
     },
     Rule {
         options: &["root"],
@@ -109,9 +143,36 @@ const RULES: &[Rule] = &[
             "reduce-scatter",
             "all-to-all",
             "send-recv",
+            "all-to-all-v",
+            "all-gather-v",
+            "reduce-scatter-v",
         ],
         if_: ALWAYS,
-        why: "it has no root; this option is for broadcast and reduce",
+        why: "it has no root; this option is for broadcast, reduce, gather and scatter",
+    },
+    Rule {
+        options: &["explain"],
+        operations: CHANNELS,
+        if_: ALWAYS,
+        why: "it has one algorithm; this option is for collectives",
+    },
+    Rule {
+        options: &["explain"],
+        operations: &["all-to-all-v", "all-gather-v", "reduce-scatter-v"],
+        if_: ALWAYS,
+        why: "it has one algorithm; this option is for collectives whose parts are alike",
+    },
+    Rule {
+        options: &["local-register"],
+        operations: CHANNELS,
+        if_: ALWAYS,
+        why: "a channel's memory is always registered; this option is for collectives",
+    },
+    Rule {
+        options: &["local-register"],
+        operations: &["all-to-all-v", "all-gather-v", "reduce-scatter-v"],
+        if_: ALWAYS,
+        why: "it needs buffers that were shown to the peers; this option is for collectives whose parts are alike",
     },
     Rule {
         options: &["graph"],
@@ -164,6 +225,12 @@ const RULES: &[Rule] = &[
         if_: ALWAYS,
         why: "it measures pairs, one direction at a time",
     },
+    Rule {
+        options: &["window"],
+        operations: &["message", "message-rate"],
+        if_: ALWAYS,
+        why: "only reads have a window",
+    },
     Rule { options: &["mix"], operations: ONE_BY_ONE, if_: ALWAYS, why: "it measures one size at a time" },
     Rule {
         options: &["fenced"],
@@ -180,11 +247,11 @@ const RULES: &[Rule] = &[
 ];
 
 /// Refuses the first option on the command line that does nothing. `matches` are those of `aqueduct perf`.
-pub(crate) fn refuse_idle_options(matches: &ArgMatches) -> Result<()> {
+pub(crate) fn refuse_idle_options(command: &str, matches: &ArgMatches) -> Result<()> {
     let Some((operation, given)) = Given::of(matches) else { return Ok(()) };
     for option in given.options() {
         if let Some(why) = given.idle(&operation, &option) {
-            refuse!("--{option} does nothing in perf {operation}: {why}");
+            refuse!("--{option} does nothing in {command} {operation}: {why}");
         }
     }
     Ok(())

@@ -4,18 +4,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use aqueduct::comm::Transport;
 use aqueduct::plan::Plan;
 
 use super::args::Common;
-use super::collective::{Bench, Shape};
+use super::collective::{Bench, Kernels};
 use super::head::{Head, auto};
 use super::need::Need;
 use super::output::{self, present};
 use super::pace::Pace;
+use super::shape::Shape;
 use super::sweep::{Rounding, Sizes};
 use super::table::NcclTable;
 use super::timing::Session;
+use super::traced;
 use super::wide::choose;
+use crate::printable::printable;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,6 +30,12 @@ pub(crate) struct Args {
     /// Run a plan in which `plan check` finds something, such as the fragment of a collective
     #[arg(long)]
     unchecked: bool,
+    /// Transport of port channels [default: CudaIpc where the peer's device is reached, Ethernet elsewhere]
+    #[arg(long)]
+    port_transport: Option<Transport>,
+    /// Draw a call of the largest size into this file, as devices made it; write its times to FILE.jsonl
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 pub(crate) fn execute(args: &Args, plan: &Plan) -> Result<ExitCode> {
@@ -38,12 +48,13 @@ pub(crate) fn execute(args: &Args, plan: &Plan) -> Result<ExitCode> {
     let (min, max) = common.sweep.bounds(least, most)?;
     let grain = shape.grain() * common.datatype.bytes() as u64;
     let Sizes { list: sizes, note } = common.sweep.rounded(min, max, Rounding::Down, grain, "chunks");
-    let mut bench = Bench::of_plan(&session, common, plan, args.unchecked, shape, &sizes)?;
+    let kernels = Kernels { unchecked: args.unchecked, trace: false, port_transport: args.port_transport };
+    let mut bench = Bench::of_plan(&session, common, plan, kernels, shape.clone(), &sizes)?;
     let checks = bench.checks();
-    let mut head = Head::gather(&rank, &format!("plan {}", plan.name))?;
+    let mut head = Head::gather(&rank, &format!("plan {}", printable(&plan.name)))?;
     head.line(format!(
         "{} minBytes {min} maxBytes {max} step: {} warmup iters: {} iters: {} validation: {} ({checks}) graph: {}",
-        plan.collective.kind.name(),
+        printable(plan.collective.kind.name()),
         common.sweep.step(),
         auto(common.warmup),
         auto(common.iterations),
@@ -70,7 +81,9 @@ pub(crate) fn execute(args: &Args, plan: &Plan) -> Result<ExitCode> {
             session.progress.row(format!("{} B", sizes[index]));
             bench.measure(index, output)?;
             output.print()
-        })
+        })?;
+        let (Some(path), Some(&most)) = (&args.trace, sizes.last()) else { return Ok(()) };
+        traced::trace(&session, common, plan, kernels, shape, most, path)
     })
 }
 
@@ -79,7 +92,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The default smallest and largest size: what the plan's author meant it for, within what all-reduce measures.
-fn range(plan: &Plan, software: bool) -> (u64, u64) {
+pub(crate) fn range(plan: &Plan, software: bool) -> (u64, u64) {
     let (least, most) = if software { (1 << 10, 1 << 20) } else { (1 << 10, 256 << 20) };
     let most = plan.settings.max_bytes.clamp(8, most);
     (plan.settings.min_bytes.clamp(8, most).max(least.min(most)), most)

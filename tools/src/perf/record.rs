@@ -23,6 +23,16 @@ pub(super) enum Place {
     InPlace,
 }
 
+impl Place {
+    /// For people.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::OutOfPlace => "out of place",
+            Self::InPlace => "in place",
+        }
+    }
+}
+
 /// Kind of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use aqueduct::Deadline;
-use aqueduct::collective::{AllReduce, AllReduceConfig, ElementType, ReduceOp};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{Context, Device, GpuBuffer, Stream};
 use aqueduct::internals::env::Env;
+use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::args::Files;
 use super::head::Head;
@@ -57,11 +58,11 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     marks.push(Instant::now());
     let rank = Rank::new(bootstrap, context, comm, timeout);
-    let config = AllReduceConfig::default().with_variants([(ElementType::F32, ReduceOp::Sum)]);
-    let all_reduce = AllReduce::prepare(&rank.comm, config, deadline)?;
+    let config = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+    let all_reduce = Collective::prepare(&rank.comm, Kind::AllReduce, config, deadline)?;
     marks.push(Instant::now());
     let slice = data.slice(..)?;
-    all_reduce.launch(&stream, &slice, &slice, COUNT, ElementType::F32, ReduceOp::Sum)?;
+    all_reduce.launch(&stream, &slice, &slice, COUNT, Element::F32, Reduction::Sum)?;
     stream.synchronize(deadline)?;
     marks.push(Instant::now());
 

@@ -81,7 +81,7 @@ mod tests {
 
     fn row(place: Place) -> Record {
         Record {
-            algorithm: "2shot-hb".into(),
+            algorithm: "two-shot".into(),
             place: Some(place),
             size_bytes: Some(1 << 20),
             count: Some(1 << 18),
@@ -154,6 +154,6 @@ mod tests {
         let mut foot = Vec::new();
         table.print_foot(&Foot::default(), &mut foot).unwrap();
         let foot = String::from_utf8(foot).unwrap();
-        assert_eq!(foot, "# 1048576 B: 2shot-hb at 0.950 of the speed of the bare loop\n");
+        assert_eq!(foot, "# 1048576 B: two-shot at 0.950 of the speed of the bare loop\n");
     }
 }

@@ -1,7 +1,7 @@
 //! `aqueduct perf write|read|write-lat|flush`: connections driven by the host, over any transport and kind of memory.
 //!
-//! `write` and `read` post a window of writes or reads and then flush; over CudaIpc it is compared with a bare loop of the driver's
-//! copies in the same run. `write-lat` bounces a write and a signal between two hosts and reports half a round trip.
+//! `write` and `read` post a window of writes or reads and then flush; over CudaIpc it is compared with a bare loop of the
+//! driver's copies in the same run. `write-lat` bounces a write and a signal between two hosts and reports half a round trip.
 //! `flush` is the time from a write until it is known to have arrived.
 
 mod args;

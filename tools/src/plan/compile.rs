@@ -56,15 +56,8 @@ fn elements() -> impl TypedValueParser<Value = Element> {
 }
 
 fn reductions() -> impl TypedValueParser<Value = Reduction> {
-    const ALL: [(&str, Reduction); 5] = [
-        ("sum", Reduction::Sum),
-        ("prod", Reduction::Prod),
-        ("min", Reduction::Min),
-        ("max", Reduction::Max),
-        ("avg", Reduction::Avg),
-    ];
-    PossibleValuesParser::new(ALL.map(|(name, _)| name)).try_map(|text| {
-        let chosen = ALL.into_iter().find(|(name, _)| *name == text);
-        chosen.map(|(_, reduction)| reduction).ok_or_else(|| format!("unknown reduction {text}"))
+    PossibleValuesParser::new(Reduction::ALL.map(Reduction::name)).try_map(|text| {
+        let chosen = Reduction::ALL.into_iter().find(|reduction| reduction.name() == text);
+        chosen.ok_or_else(|| format!("unknown reduction {text}"))
     })
 }

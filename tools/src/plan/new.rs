@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use aqueduct::ErrorKind;
-use aqueduct::plan::programs::{self, ALGORITHMS};
+use aqueduct::plan::programs::{self, ALGORITHMS, Choices};
 use aqueduct::plan::{file, pass};
 
 use super::policy::Policy;
@@ -25,6 +25,9 @@ pub(super) struct Args {
     /// Chunks into which each rank's part of a message is cut, for algorithms with a block for each [default: 1]
     #[arg(long, value_name = "CHUNKS")]
     chunk_factor: Option<u32>,
+    /// Ranks of each host, for algorithms that tell hosts apart [default: the ranks of two hosts]
+    #[arg(long, value_name = "RANKS")]
+    ranks_per_host: Option<u32>,
     /// Copies of the program that share the data: more blocks and channels
     #[arg(long, default_value_t = 1)]
     instances: u32,
@@ -57,8 +60,9 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
 }
 
 fn written(args: &Args) -> aqueduct::Result<String> {
+    let choices = Choices { chunk_factor: args.chunk_factor, ranks_per_host: args.ranks_per_host };
     let algorithm = programs::find(&args.collective, args.algorithm.as_deref())?;
-    let plan = algorithm.program(args.ranks, args.chunk_factor)?.build()?;
+    let plan = algorithm.program(args.ranks, &choices)?.build()?;
     let mut options = pass::Options::default();
     // Moves that a file has no name for cannot be written.
     options.fusion = Some(pass::Shapes::Named);

@@ -6,10 +6,13 @@ use aqueduct::plan::{
     Buffer, Channel, ChannelKind, Form, Move, Op, Operand, Operation, Place, Plan, PortPut,
 };
 
+use crate::printable::printable;
+
 pub(super) fn show(out: &mut impl Write, plan: &Plan) -> Result<()> {
     let (settings, place) =
         (&plan.settings, if plan.collective.in_place { "in place" } else { "out of place" });
-    writeln!(out, "{}: {} of {} ranks, {place}", plan.name, plan.collective.kind.name(), plan.ranks.len())?;
+    let (name, kind) = (printable(&plan.name), printable(plan.collective.kind.name()));
+    writeln!(out, "{name}: {kind} of {} ranks, {place}", plan.ranks.len())?;
     let scratch = if settings.double_scratch { "double scratch" } else { "single scratch" };
     writeln!(out, "{} threads per block, {scratch}", settings.threads_per_block)?;
     for (index, rank) in plan.ranks.iter().enumerate() {
@@ -45,7 +48,8 @@ fn operations(out: &mut impl Write, ops: &[Operation], indent: usize) -> Result<
     Ok(())
 }
 
-fn text(op: &Op) -> String {
+/// An operation in words.
+pub(super) fn text(op: &Op) -> String {
     let relaxed = |relaxed: bool| if relaxed { "relaxed " } else { "" };
     match op {
         Op::Sync => "sync".into(),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use aqueduct::Deadline;
-use aqueduct::collective::{ElementType, ReduceOp};
 use aqueduct::comm::Transport;
 use aqueduct::gpu::{GpuBuffer, Stream};
+use aqueduct::plan::{Element, Reduction};
 
 use super::group::{Group, Pair};
 use super::lockstep::{Lockstep, Verdict};
@@ -202,11 +202,11 @@ impl<'a> Check<'a> {
 /// `len` bytes that depend on rank, iteration and offset.
 pub(super) fn paint(rank: u32, iteration: u32, len: usize) -> Vec<u8> {
     let words = Call {
-        ty: ElementType::I32,
-        op: ReduceOp::Sum,
+        ty: Element::I32,
+        op: Reduction::Sum,
         ranks: 1,
         iteration,
-        count: len.div_ceil(ElementType::I32.bytes()),
+        count: len.div_ceil(Element::I32.bytes()),
     };
     let mut bytes = words.input(rank);
     bytes.truncate(len);

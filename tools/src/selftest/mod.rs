@@ -29,14 +29,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use aqueduct::channel::PacketFormat;
-use aqueduct::collective::{Algorithm, ElementType};
 use aqueduct::comm::Transport;
 use aqueduct::gpu::Device;
 use aqueduct::gpu::HandlePolicy;
 
 use crate::job::{self, Rank};
+use crate::perf::data::TYPES;
 use crate::run::Launch;
 use check::Manner;
+use collectives::Way;
 use interrupted::{Report, reporter};
 use suite::Suite;
 
@@ -130,13 +131,13 @@ fn check_all(rank: &Rank, manner: Manner, report: &Report) -> Result<Option<u32>
     })?;
     suite.check("device library, channel", linked::gathered)?;
     suite.check("device library, trigger", linked::answered)?;
-    for algorithm in [Algorithm::OneShotLl16, Algorithm::TwoShotHb] {
-        for ty in ElementType::ALL {
-            let name = format!("all-reduce {algorithm} {}", ty.name());
-            suite.check(&name, |check| collectives::reductions(check, algorithm, ty))?;
+    for way in Way::ALL {
+        for ty in TYPES {
+            let name = format!("all-reduce {} {}", way.name(), ty.name());
+            suite.check(&name, |check| collectives::reductions(check, way, ty))?;
         }
-        let name = format!("all-reduce {algorithm} in a graph");
-        suite.check(&name, |check| collectives::replayed(check, algorithm))?;
+        let name = format!("all-reduce {} in a graph", way.name());
+        suite.check(&name, |check| collectives::replayed(check, way))?;
     }
     suite.check("all-reduce by size", collectives::chosen)?;
     suite.check("two groups side by side", collectives::side_by_side)?;

@@ -183,6 +183,10 @@ fn a_bad_value_is_refused() {
     ] {
         let mut command = match name {
             "AQUEDUCT_SOCKET_IFNAME" => aqueduct(&["run", "-n", "1", "--", "true"]),
+            // One rank alone needs no scratch.
+            "AQUEDUCT_SCRATCH_BYTES" => {
+                aqueduct(&[&["run", "-n", "2", "--", "aqueduct"][..], &ONE_CALL].concat())
+            }
             _ => aqueduct(&ONE_CALL),
         };
         // A value that is well formed and does not work here fails the job.

@@ -4,6 +4,7 @@
 
 mod support;
 
+mod bench;
 mod clean;
 mod concurrent_jobs;
 mod faults;
@@ -19,6 +20,7 @@ mod perf;
 mod perf_check;
 mod perf_compare;
 mod perf_idle;
+mod perf_messages;
 mod perf_options;
 mod perf_output;
 mod perf_ports;
@@ -26,3 +28,4 @@ mod perf_schema;
 mod plan;
 mod progress;
 mod run;
+mod tune;

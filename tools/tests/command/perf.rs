@@ -17,7 +17,7 @@ fn all_reduce_prints_a_table() {
     assert_eq!(sizes, ["8", "64", "512", "4096"]);
     for row in &rows {
         assert_eq!(row.len(), 13, "{row:?}");
-        assert_eq!((row[2], row[3], row[4]), ("f32", "sum", "1shot-ll"), "{row:?}");
+        assert_eq!((row[2], row[3], row[4]), ("f32", "sum", "packets"), "{row:?}");
         assert_eq!((row[8], row[12]), ("0", "0"), "#wrong of {row:?}");
         assert!(row[5].parse::<f64>().unwrap() > 0.0, "a time in {row:?}");
     }
@@ -40,18 +40,64 @@ fn all_reduce_of_other_types_and_by_graph() {
 /// Small and large messages, out of place and in place, with the way that each goes.
 #[test]
 fn collectives_of_every_kind() {
-    for operation in ["all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send-recv"] {
+    for operation in [
+        "all-reduce",
+        "all-gather",
+        "reduce-scatter",
+        "all-to-all",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "send-recv",
+    ] {
         let sizes = ["-b", "100", "-e", "100K", "-f", "1000", "-n", "1", "-w", "0"];
         let outcome = perf("3", &[&[operation], &sizes[..]].concat()).exited(0);
         let rows = rows(&outcome.stdout);
-        let divides = matches!(operation, "all-gather" | "reduce-scatter" | "all-to-all");
+        let divides =
+            matches!(operation, "all-gather" | "reduce-scatter" | "all-to-all" | "gather" | "scatter");
         let sizes: Vec<&str> = rows.iter().map(|row| row[0]).collect();
         let expected = if divides { ["96", "99996"] } else { ["100", "100000"] };
         assert_eq!(sizes, expected, "{}", outcome.stdout);
-        let reduces = operation.starts_with("reduce");
+        let reduces = operation.contains("reduce");
         for (row, way) in rows.iter().zip(["packets", "zero-copy"]) {
             assert_eq!(row[3], if reduces { "sum" } else { "none" }, "{row:?}");
             assert_eq!((row[4], row[8], row[12]), (way, "0", "0"), "{operation}: {row:?}");
+        }
+        let verdict = "# Out of bounds values : 0 OK";
+        assert_eq!(outcome.stdout.lines().last(), Some(verdict), "{operation}: {}", outcome.stdout);
+    }
+}
+
+/// Large messages on buffers that the library sees first in the call.
+#[test]
+fn buffers_that_are_not_registered() {
+    for (operation, root, way) in [
+        ("all-reduce", "0", "two-shot"),
+        ("reduce-scatter", "0", "staged"),
+        ("gather", "1", "staged"),
+        ("scatter", "1", "staged"),
+    ] {
+        let sizes = ["-b", "100K", "-e", "100K", "-n", "1", "-w", "0", "-R", "0"];
+        let root: &[_] = if root == "0" { &[] } else { &["-r", root] };
+        let outcome = perf("2", &[&[operation], &sizes[..], root].concat()).exited(0);
+        let rows = rows(&outcome.stdout);
+        assert_eq!((rows[0][4], rows[0][8], rows[0][12]), (way, "0", "0"), "{}", outcome.stdout);
+    }
+}
+
+/// Parts of different sizes, in place where that is possible.
+#[test]
+fn collectives_of_variable_sizes() {
+    for operation in ["all-to-all-v", "all-gather-v", "reduce-scatter-v"] {
+        let sizes = ["-b", "100", "-e", "100K", "-f", "1000", "-n", "1", "-w", "0", "-d", "half"];
+        let outcome = perf("3", &[&[operation], &sizes[..]].concat()).exited(0);
+        let rows = rows(&outcome.stdout);
+        let sizes: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+        assert_eq!(sizes, ["96", "99996"], "{}", outcome.stdout);
+        let in_place = if operation == "all-to-all-v" { "-" } else { "0" };
+        for row in &rows {
+            assert_eq!((row[4], row[8], row[12]), ("zero-copy", "0", in_place), "{operation}: {row:?}");
         }
         let verdict = "# Out of bounds values : 0 OK";
         assert_eq!(outcome.stdout.lines().last(), Some(verdict), "{operation}: {}", outcome.stdout);
@@ -65,6 +111,8 @@ fn roots_types_and_graphs_of_collectives() {
     for arguments in [
         &["broadcast", "-r", "1", "-d", "half"][..],
         &["reduce", "-r", "1", "-d", "bfloat16", "-o", "max"],
+        &["gather", "-r", "1", "-d", "half"],
+        &["scatter", "-r", "1", "-d", "int32", "-G", "2"],
         &["reduce-scatter", "-d", "half", "-G", "2"],
         &["all-to-all", "-d", "int32", "-G", "2"],
     ] {
@@ -76,7 +124,8 @@ fn roots_types_and_graphs_of_collectives() {
             assert_eq!(row["wrong"], 0, "{row}");
             let [bus, algorithm] =
                 ["bus_bandwidth_gb_s", "algorithm_bandwidth_gb_s"].map(|name| row[name].as_f64().unwrap());
-            let factor = if arguments[0].contains('-') { 0.5 } else { 1.0 };
+            let all = arguments[0].contains('-') || matches!(arguments[0], "gather" | "scatter");
+            let factor = if all { 0.5 } else { 1.0 };
             assert!((bus / algorithm - factor).abs() < 1e-9, "{row}");
         }
     }

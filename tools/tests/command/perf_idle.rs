@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{PerfFile, aqueduct, perf, run, temporary};
 
 /// Every operation, with what it needs.
-const OPERATIONS: [(&str, &[&str]); 22] = [
+const OPERATIONS: [(&str, &[&str]); 30] = [
     ("put", &[]),
     ("get", &[]),
     ("ll8", &[]),
@@ -20,7 +20,12 @@ const OPERATIONS: [(&str, &[&str]); 22] = [
     ("all-to-all", &[]),
     ("broadcast", &[]),
     ("reduce", &[]),
+    ("gather", &[]),
+    ("scatter", &[]),
     ("send-recv", &[]),
+    ("all-to-all-v", &[]),
+    ("all-gather-v", &[]),
+    ("reduce-scatter-v", &[]),
     ("write", &["-t", "CudaIpc"]),
     ("read", &["-t", "CudaIpc"]),
     ("write-lat", &["-t", "CudaIpc"]),
@@ -30,10 +35,13 @@ const OPERATIONS: [(&str, &[&str]); 22] = [
     ("fifo", &[]),
     ("startup", &[]),
     ("bootstrap", &["-n", "2"]),
+    ("message", &[]),
+    ("message-rate", &[]),
+    ("message-read", &[]),
 ];
 
 /// A value of each option other than its default, and the parameter of the header that shows it.
-const VALUES: [(&str, &str, Shown); 32] = [
+const VALUES: [(&str, &str, Shown); 34] = [
     ("min-bytes", "64", Shown::Parameter("min_bytes", "64")),
     ("max-bytes", "192", Shown::Parameter("max_bytes", "192")),
     ("step-factor", "3", Shown::Parameter("step_factor", "3")),
@@ -47,6 +55,8 @@ const VALUES: [(&str, &str, Shown); 32] = [
     ("graph", "2", Shown::Parameter("graph", "2")),
     ("bidirectional", "", Shown::Parameter("bidirectional", "true")),
     ("root", "1", Shown::Parameter("root", "1")),
+    ("local-register", "0", Shown::Parameter("local_register", "false")),
+    ("explain", "", Shown::Parameter("explain", "true")),
     ("batch", "3", Shown::Parameter("batch", "3")),
     ("duration", "50ms", Shown::Parameter("duration_s", "0.05")),
     ("stats", "", Shown::Table),
@@ -69,11 +79,14 @@ const VALUES: [(&str, &str, Shown); 32] = [
 ];
 
 /// Options of one operation only.
-const OTHERS: [(&str, &str, &str, Shown); 3] = [
+const OTHERS: [(&str, &str, &str, Shown); 6] = [
     ("bootstrap", "ranks", "3", Shown::Parameter("ranks", "[3]")),
     ("bootstrap", "repeat", "2", Shown::Parameter("repeat", "2")),
     // It shows only if it passes.
     ("bootstrap", "timeout", "100", Shown::Nothing),
+    ("message", "timeout", "100", Shown::Nothing),
+    ("message-rate", "timeout", "100", Shown::Nothing),
+    ("message-read", "timeout", "100", Shown::Nothing),
 ];
 
 /// Where an option that acts is seen.
@@ -92,8 +105,10 @@ enum Shown {
 /// The options that do nothing, by operation.
 fn idle(operation: &str) -> &'static [&'static str] {
     match operation {
-        "put" | "get" => &["op", "datatype", "root"],
-        "ll8" | "ll16" | "ll128" => &["op", "datatype", "graph", "bidirectional", "root"],
+        "put" | "get" => &["op", "datatype", "root", "local-register", "explain"],
+        "ll8" | "ll16" | "ll128" => {
+            &["op", "datatype", "graph", "bidirectional", "root", "local-register", "explain"]
+        }
         "signal" => &[
             "min-bytes",
             "max-bytes",
@@ -106,12 +121,17 @@ fn idle(operation: &str) -> &'static [&'static str] {
             "graph",
             "bidirectional",
             "root",
+            "local-register",
+            "explain",
         ],
         "all-reduce" | "reduce-scatter" => &["bidirectional", "root"],
+        "reduce-scatter-v" => &["bidirectional", "root", "local-register", "explain"],
         "all-gather" | "all-to-all" | "send-recv" => &["op", "bidirectional", "root"],
-        "broadcast" => &["op", "bidirectional"],
+        "all-to-all-v" | "all-gather-v" => &["op", "bidirectional", "root", "local-register", "explain"],
+        "broadcast" | "gather" | "scatter" => &["op", "bidirectional"],
         "reduce" => &["bidirectional"],
         "write-lat" | "flush" => &["window", "connections", "pattern", "mix"],
+        "message" | "message-rate" => &["window"],
         _ => &[],
     }
 }
@@ -208,8 +228,10 @@ fn act(operation: &str, needed: &[&str], options: &[&str]) {
     arguments.extend(["--json".to_owned(), path.to_str().unwrap().to_owned()]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match operation {
-        // It starts its ranks itself.
-        "bootstrap" => run(&mut aqueduct(&[&["perf"], &arguments[..]].concat())),
+        // They start their processes themselves.
+        "bootstrap" | "message" | "message-rate" | "message-read" => {
+            run(&mut aqueduct(&[&["perf"], &arguments[..]].concat()))
+        }
         _ => perf("2", &arguments),
     };
     let outcome = outcome.exited(0);
@@ -276,7 +298,9 @@ fn effects(file: &PerfFile, given: impl Fn(&str) -> bool, arguments: &[&str]) {
         all("samples", 3.into());
     }
     if given("min-bytes") {
-        let step = if given("step-factor") { vec![64, 192] } else { vec![64] };
+        // Two ranks' parts of variable sizes are one and two thirds of whole elements.
+        let least = if arguments[0].ends_with("-v") { 60 } else { 64 };
+        let step = if given("step-factor") { vec![least, 192] } else { vec![least] };
         let sizes: BTreeSet<u64> =
             ours.iter().filter_map(|row| row["size_bytes"].as_u64()).filter(|&size| size > 0).collect();
         assert_eq!(sizes.into_iter().collect::<Vec<_>>(), step, "{arguments:?}");

@@ -12,8 +12,9 @@ fn both(ranks: &str, arguments: &[&str]) -> (PerfFile, String) {
     let files = ["-J", json.to_str().unwrap(), "--csv", csv.to_str().unwrap()];
     let arguments = [arguments, &files].concat();
     match arguments[0] {
-        // It makes its own ranks.
-        "bootstrap" => run(&mut aqueduct(&[&["perf"][..], &arguments].concat())).exited(0),
+        operation if is_alone(operation) => {
+            run(&mut aqueduct(&[&["perf"][..], &arguments].concat())).exited(0)
+        }
         _ => perf(ranks, &arguments).exited(0),
     };
     let texts = [&json, &csv].map(|path| {
@@ -25,7 +26,7 @@ fn both(ranks: &str, arguments: &[&str]) -> (PerfFile, String) {
     (PerfFile::parse(&json), csv)
 }
 
-const OPERATIONS: [(&str, &[&str]); 12] = [
+const OPERATIONS: [(&str, &[&str]); 15] = [
     ("2", &["all-reduce", "-b", "8", "-e", "8", "-n", "2"]),
     ("2", &["put", "-b", "8", "-e", "8", "-n", "2"]),
     ("2", &["get", "-b", "8", "-e", "8", "-n", "2"]),
@@ -38,7 +39,15 @@ const OPERATIONS: [(&str, &[&str]); 12] = [
     ("2", &["port-lat", "-t", "CudaIpc", "-b", "8", "-e", "8", "-n", "2", "-r", "2"]),
     ("1", &["bootstrap", "-n", "2,3"]),
     ("2", &["startup"]),
+    ("1", &["message", "-n", "10"]),
+    ("1", &["message-rate", "-e", "8", "-n", "100"]),
+    ("1", &["message-read", "-e", "4K", "-n", "10", "-W", "2"]),
 ];
+
+/// Whether it starts its processes itself, without a launcher and devices.
+fn is_alone(operation: &str) -> bool {
+    operation == "bootstrap" || operation.starts_with("message")
+}
 
 #[test]
 fn all_operations_share_header_rows_and_footer() {
@@ -54,7 +63,7 @@ fn all_operations_share_header_rows_and_footer() {
         assert!(time.len() == 20 && time.starts_with("20") && time.ends_with('Z'), "{time}");
         let machine = &header["machines"][0];
         assert!(!machine["cpu"].as_str().unwrap().is_empty() && machine["cores"].as_u64().unwrap() > 0);
-        if arguments[0] != "bootstrap" {
+        if !is_alone(arguments[0]) {
             assert_eq!(header["ranks"].as_array().unwrap().len().to_string(), ranks, "{header}");
             assert_eq!(
                 (&header["driver"]["software"], &header["driver"]["version"]),

@@ -201,6 +201,106 @@ fn compiled_kernels_are_kept() {
     std::fs::remove_file(&plan).unwrap();
 }
 
+/// Times of every size, behind the simulation's result; a machine that there is not, or that the plan does not fit, is refused.
+#[test]
+fn predictions_stand_behind_the_simulations_result() {
+    let path = file("predicted", &one_shot());
+    let plan = path.to_str().unwrap();
+    let out = run(&mut aqueduct(&[
+        "plan",
+        "simulate",
+        plan,
+        "--machine",
+        "h200-x2",
+        "-b",
+        "1K",
+        "--max-bytes",
+        "1M",
+    ]))
+    .exited(0)
+    .prints(&["every element right", "# machine h200-x2: predicted, not measured"])
+    .stdout;
+    let rows: Vec<Vec<f64>> = out
+        .lines()
+        .skip_while(|line| !line.starts_with("# "))
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().map(|cell| cell.parse().unwrap()).collect())
+        .collect();
+    assert_eq!(
+        rows.iter().map(|row| row[0] as u64).collect::<Vec<_>>(),
+        [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20]
+    );
+    assert!(rows.windows(2).all(|pair| pair[0][1] <= pair[1][1]), "{rows:?}");
+    assert!(rows.iter().all(|row| (row[0] / row[1] / 1e3 - row[2]).abs() < 0.02 * row[2] + 0.01), "{rows:?}");
+    let simulate = |machine: &str| run(&mut aqueduct(&["plan", "simulate", plan, "--machine", machine]));
+    simulate("h100").exited(2).says(&["there is no machine \"h100\"; use one of h200-x2"]);
+    simulate("/nonexistent").exited(2).says(&["/nonexistent: No such file"]);
+    let described = file("machine", "gpus 1\ngpus 2\n");
+    simulate(described.to_str().unwrap()).exited(2).says(&["line 2: gpus stands here a second time"]);
+    run(&mut aqueduct(&["plan", "simulate", plan, "-b", "1K"])).exited(2).says(&["--machine"]);
+    [path, described].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
+/// A drawing instead of the text, the same every time; a plan's name can neither leave its element nor talk to a terminal.
+#[test]
+fn drawings_and_names_that_would_do_something() {
+    let hostile = one_shot().replace("\"pair\"", "\"<b>\\u001b[31mred\"");
+    let (path, svg) = (file("drawn", &hostile), file("drawing", ""));
+    let (plan, svg) = (path.to_str().unwrap(), svg.to_str().unwrap());
+    let draw = |more: &[&str]| run(&mut aqueduct(&[&["plan", "show", plan, "--svg", svg], more].concat()));
+    assert_eq!(draw(&[]).exited(0).stdout, "");
+    let first = std::fs::read_to_string(svg).unwrap();
+    assert_eq!(first.matches("class=\"op ").count(), 4, "{first}");
+    assert!(
+        first.contains(r"&lt;b&gt;\u{1b}[31mred: allreduce of 2 ranks, 1048576 bytes, predicted for h200-x2"),
+        "{first}"
+    );
+    draw(&["--bytes", "1M", "--machine", "h200-x2"]).exited(0);
+    assert_eq!(std::fs::read_to_string(svg).unwrap(), first);
+    draw(&["--bytes", "2M"]).exited(0);
+    assert_ne!(std::fs::read_to_string(svg).unwrap(), first);
+    draw(&["--machine", "none"]).exited(2).says(&["there is no machine"]);
+    run(&mut aqueduct(&["plan", "show", plan, "--svg", "/nonexistent/x.svg"]))
+        .says(&["cannot write /nonexistent/x.svg"]);
+    run(&mut aqueduct(&["plan", "show", plan, "--bytes", "1M"])).exited(2).says(&["--svg"]);
+    for args in [&["plan", "show", plan][..], &["plan", "simulate", plan], &["plan", "check", plan]] {
+        let out = run(&mut aqueduct(args)).exited(0).stdout;
+        assert!(!out.contains('\x1b'), "{out:?}");
+        assert!(args[1] == "check" || out.contains(r"<b>\u{1b}[31mred"), "{out:?}");
+    }
+    [plan, svg].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
+/// A drawing of a call as it was made, with the same operations as the prediction, and its times as lines.
+#[test]
+fn a_measured_call_is_drawn() {
+    let (path, svg) = (file("traced", &one_shot()), file("traced-drawing", ""));
+    let (plan, svg) = (path.to_str().unwrap(), svg.to_str().unwrap());
+    let data = format!("{svg}.jsonl");
+    let traced = ["plan", "run", plan, "-b", "1K", "-e", "2K", "--trace", svg];
+    run(&mut aqueduct(&[&["run", "-n", "2", "--", "aqueduct"], &traced[..]].concat()))
+        .exited(0)
+        .prints(&["# Out of bounds values : 0 OK"]);
+    let drawn = std::fs::read_to_string(svg).unwrap();
+    assert_eq!(drawn.matches("class=\"op ").count(), 4, "{drawn}");
+    assert!(
+        drawn.contains("pair: allreduce of 2 ranks, 2048 bytes, measured on the software device"),
+        "{drawn}"
+    );
+    let lines: Vec<serde_json::Value> = std::fs::read_to_string(&data)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let said: Vec<_> =
+        lines.iter().map(|line| (line["rank"].as_u64().unwrap(), line["op"].as_u64().unwrap())).collect();
+    assert_eq!(said, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    assert_eq!(lines[0]["operation"], "move input[0] -> rank 1 scratch[0] packets");
+    assert!(lines.iter().all(|line| line["start_ns"].as_u64() <= line["end_ns"].as_u64()), "{lines:?}");
+    assert!(lines.iter().any(|line| line["start_ns"] == 0), "{lines:?}");
+    [plan, svg, &data].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
 /// Arguments and plans of which nothing would be learned, or that would take all memory.
 #[test]
 fn simulations_that_are_refused() {

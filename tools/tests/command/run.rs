@@ -95,8 +95,9 @@ fn a_rank_that_failed_because_of_another_is_not_named() {
     let own = env!("CARGO_BIN_EXE_aqueduct");
     let job = "exec \"$0\" perf all-reduce -b 8 -e 8 -n 1000000";
     let killed = format!("if [ $AQUEDUCT_RANK = 2 ]; then (sleep 1; kill -9 $$) & fi; {job}");
+    // So many calls later that all ranks have control links, over which they tell each other the cause.
     let failing = format!(
-        "if [ $AQUEDUCT_RANK = 2 ]; then export AQUEDUCT_FAULTS=driver:lost:300=ECC_UNCORRECTABLE; fi; {job}"
+        "if [ $AQUEDUCT_RANK = 2 ]; then export AQUEDUCT_FAULTS=driver:lost:10000=ECC_UNCORRECTABLE; fi; {job}"
     );
     for (script, code, words, cause) in [
         (killed, 128 + 9, "it was killed by signal 9", "rank 2 was lost: "),

@@ -28,7 +28,7 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let group = shape.group();
     for rank in program.ranks() {
         let (me, mine) = (rank.index(), rank.input().chunk(0));
-        shape.meet(&rank, false, &peers(&rank), |channels| {
+        shape.meet(&rank, &peers(&rank), |channels| {
             if !shape.in_place {
                 rank.copy(rank.output().chunk(me), mine, &group);
             }

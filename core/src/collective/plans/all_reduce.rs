@@ -1,14 +1,14 @@
 //! All-reduce. Every element is reduced in the order of ranks, so all ranks get the same bits.
 
-use super::shape::{Shape, peers, plain, scratch};
+use super::shape::{Shape, exchange, peers, plain, scratch};
 use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction};
 
 /// One-shot: every rank sends its whole input to all others and reduces what comes.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {
     let n = shape.ranks;
-    let program = shape.packet_program("all-reduce packets", Pattern::all_reduce(n, 1));
-    let (scratch, group) = (scratch(&program, n * n), shape.group());
-    let part = |at: u32, from: u32| scratch[at as usize].chunks(from * n..(from + 1) * n);
+    let program = shape.packet_program("all-reduce packets", Pattern::all_reduce(n, 1).cut_into(1));
+    let (scratch, group) = (scratch(&program, n), shape.group());
+    let part = |at: u32, from: u32| scratch[at as usize].chunk(from);
     for rank in program.ranks() {
         let me = rank.index();
         let (input, output) = (rank.input().chunks(..), rank.output().chunks(..));
@@ -32,7 +32,7 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let group = shape.group();
     for rank in program.ranks() {
         let me = rank.index();
-        shape.meet(&rank, true, &peers(&rank), |channels| {
+        shape.meet(&rank, &peers(&rank), |channels| {
             let mine = rank.output().chunk(me);
             if n > 1 {
                 let inputs = program.ranks().map(|from| plain(from.input().chunk(me)));
@@ -44,6 +44,41 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
                 channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);
             }
         });
+    }
+    program
+}
+
+/// Two-shot through scratch, on buffers that the peers do not reach: rank r gets chunk r of all inputs, reduces them and sends the
+/// result to all others, which copy it to their outputs.
+///
+/// No begin signal is needed: a rank ends a call when all others have read what it sent first, and it sends its result
+/// when all others have begun this call, and so ended the one before.
+pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
+    let n = shape.ranks;
+    let program = shape.program("all-reduce through scratch", Pattern::all_reduce(n, 1));
+    // For the inputs of all ranks, and for the results of all.
+    let (inputs, results) = (scratch(&program, n), scratch(&program, n));
+    let group = shape.group();
+    for rank in program.ranks() {
+        let me = rank.index();
+        let channels = shape.channels(&rank, &peers(&rank));
+        for channel in &channels[0] {
+            let peer = channel.peer();
+            channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), &group);
+        }
+        exchange(&channels);
+        let mine = rank.output().chunk(me);
+        let source =
+            |from: u32| if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) };
+        rank.reduce_in_order(mine, (0..n).map(|from| plain(source(from))), Reduction::Sum, &group);
+        for channel in &channels[0] {
+            channel.put(results[channel.peer() as usize].chunk(me), mine, &group);
+        }
+        exchange(&channels);
+        for channel in &channels[0] {
+            let peer = channel.peer();
+            rank.copy(rank.output().chunk(peer), results[me as usize].chunk(peer), &group);
+        }
     }
     program
 }

@@ -26,10 +26,23 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 /// Out of place: every rank writes its parts to the others' outputs.
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let program = shape.program("all-to-all zero-copy", Pattern::all_to_all(shape.ranks, 1));
+    write_parts(&program, shape);
+    program
+}
+
+/// The same with parts of sizes of their own.
+pub(super) fn variable(shape: Shape) -> CollectiveProgram {
+    let program = shape.variable_program("all-to-all-v zero-copy", Pattern::all_to_all(shape.ranks, 1));
+    write_parts(&program, shape);
+    program
+}
+
+/// Every rank writes its parts to the others' outputs.
+fn write_parts(program: &CollectiveProgram, shape: Shape) {
     let group = shape.group();
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
-        shape.meet(&rank, false, &peers(&rank), |channels| {
+        shape.meet(&rank, &peers(&rank), |channels| {
             rank.copy(rank.output().chunk(me), input.chunk(me), &group);
             for channel in channels {
                 let there = program.rank(channel.peer()).output().chunk(me);
@@ -37,5 +50,4 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
             }
         });
     }
-    program
 }

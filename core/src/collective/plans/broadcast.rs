@@ -6,8 +6,9 @@ use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 /// The root sends its input to all others. Each of them says when it has begun, and the root's call ends when all have: the
 /// root gets nothing else from them, and without that it could overwrite packets that a slow rank has not read.
 pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
-    let program = shape.packet_program("broadcast packets", Pattern::broadcast(shape.ranks, 1, root));
-    let (scratch, group) = (scratch(&program, shape.ranks), shape.group());
+    let pattern = Pattern::broadcast(shape.ranks, 1, root).cut_into(1);
+    let program = shape.packet_program("broadcast packets", pattern);
+    let (scratch, group) = (scratch(&program, 1), shape.group());
     for rank in program.ranks() {
         let (input, output) = (rank.input().chunks(..), rank.output().chunks(..));
         if rank.index() == root {
@@ -35,7 +36,7 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
     let program = shape.program("broadcast zero-copy", Pattern::broadcast(n, parts, root));
     let group = shape.group();
     for rank in program.ranks() {
-        shape.meet(&rank, true, &peers(&rank), |channels| {
+        shape.meet(&rank, &peers(&rank), |channels| {
             if rank.index() == root {
                 if !shape.in_place {
                     rank.copy(rank.output().chunks(..), rank.input().chunks(..), &group);

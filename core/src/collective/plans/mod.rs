@@ -12,11 +12,15 @@ mod all_reduce;
 mod all_to_all;
 mod barrier;
 mod broadcast;
+mod gather;
 mod reduce;
 mod reduce_scatter;
+mod scatter;
 mod send_recv;
 mod shape;
 
+#[cfg(test)]
+mod predicted;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +29,22 @@ use crate::plan::{Kind, Plan};
 
 pub(super) use barrier::barrier;
 pub(super) use shape::Shape;
+
+/// The plan for parts of sizes of their own, on buffers that the peers reach: an all-to-all or a reduce-scatter.
+pub(super) fn variable(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
+    let program = match kind {
+        Kind::AllToAll => all_to_all::variable(shape),
+        Kind::ReduceScatter => reduce_scatter::variable(shape),
+        _ => return None,
+    };
+    Some(program.compile())
+}
+
+/// Whether calls in place have a plan of their own. Those of a gather and a scatter take the plan of the others: only the root
+/// knows where its buffers lie.
+pub(super) fn in_place_differs(kind: &Kind) -> bool {
+    !matches!(kind, Kind::Gather { .. } | Kind::Scatter { .. })
+}
 
 /// The plan for small messages; `None` for a collective of the user's own.
 pub(super) fn packets(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
@@ -35,10 +55,20 @@ pub(super) fn packets(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
         Kind::AllToAll => all_to_all::packets(shape),
         Kind::Broadcast { root } => broadcast::packets(shape, root),
         Kind::Reduce { root } => reduce::packets(shape, root),
+        Kind::Gather { root } => gather::packets(shape, root),
+        Kind::Scatter { root } => scatter::packets(shape, root),
         Kind::SendRecv => send_recv::packets(shape),
         Kind::Custom(_) => return None,
     };
     Some(program.compile())
+}
+
+/// The plan for large messages on any buffers; `None` where a call is copied to and from memory that the peers reach instead.
+pub(super) fn through_scratch(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
+    match kind {
+        Kind::AllReduce if shape.ranks > 1 => Some(all_reduce::through_scratch(shape).compile()),
+        _ => None,
+    }
 }
 
 /// The plan for large messages on buffers that the peers reach; `None` where there is none: of an all-to-all in place, whose
@@ -51,6 +81,8 @@ pub(super) fn zero_copy(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
         Kind::AllToAll if !shape.in_place => all_to_all::zero_copy(shape),
         Kind::Broadcast { root } => broadcast::zero_copy(shape, root),
         Kind::Reduce { root } => reduce::zero_copy(shape, root),
+        Kind::Gather { root } => gather::zero_copy(shape, root),
+        Kind::Scatter { root } => scatter::zero_copy(shape, root),
         Kind::SendRecv if !shape.in_place => send_recv::zero_copy(shape),
         Kind::AllToAll | Kind::SendRecv | Kind::Custom(_) => return None,
     };

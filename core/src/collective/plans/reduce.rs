@@ -7,10 +7,10 @@ use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction, SyncType
 /// when it has: they get nothing else from it, and without that they could overwrite packets that it has not read.
 pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
     let n = shape.ranks;
-    let program = shape.packet_program("reduce packets", Pattern::reduce(n, 1, root));
+    let program = shape.packet_program("reduce packets", Pattern::reduce(n, 1, root).cut_into(1));
     let group = shape.group();
-    let scratch = scratch(&program, n * n);
-    let part = |from: u32| scratch[root as usize].chunks(from * n..(from + 1) * n);
+    let scratch = scratch(&program, n);
+    let part = |from: u32| scratch[root as usize].chunk(from);
     for rank in program.ranks() {
         let (input, output) = (rank.input().chunks(..), rank.output().chunks(..));
         if rank.index() != root {
@@ -39,7 +39,7 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
     let group = shape.group();
     for rank in program.ranks() {
         let me = rank.index();
-        shape.meet(&rank, true, &peers(&rank), |_| {
+        shape.meet(&rank, &peers(&rank), |_| {
             let result = program.rank(root).output().chunk(me);
             if n > 1 {
                 let inputs = program.ranks().map(|from| plain(from.input().chunk(me)));

@@ -31,10 +31,25 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let n = shape.ranks;
     let program = shape.program("reduce-scatter zero-copy", Pattern::reduce_scatter(n, 1));
+    read_parts(&program, shape);
+    program
+}
+
+/// The same with parts of sizes of their own.
+pub(super) fn variable(shape: Shape) -> CollectiveProgram {
+    let program =
+        shape.variable_program("reduce-scatter-v zero-copy", Pattern::reduce_scatter(shape.ranks, 1));
+    read_parts(&program, shape);
+    program
+}
+
+/// Every rank reads its part of all inputs.
+fn read_parts(program: &CollectiveProgram, shape: Shape) {
+    let n = shape.ranks;
     let group = shape.group();
     for rank in program.ranks() {
         let (me, output) = (rank.index(), rank.output().chunk(0));
-        shape.meet(&rank, true, &peers(&rank), |_| {
+        shape.meet(&rank, &peers(&rank), |_| {
             if n > 1 {
                 let inputs = program.ranks().map(|from| plain(from.input().chunk(me)));
                 rank.reduce_in_order(output, inputs, Reduction::Sum, &group);
@@ -43,5 +58,4 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
             }
         });
     }
-    program
 }

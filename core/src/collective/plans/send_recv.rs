@@ -38,7 +38,7 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let group = shape.group();
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input().chunk(0));
-        shape.meet(&rank, false, &neighbours(me, n), |channels| match channels.first() {
+        shape.meet(&rank, &neighbours(me, n), |channels| match channels.first() {
             Some(next) => next.put(program.rank(next.peer()).output().chunk(0), input, &group),
             None => rank.copy(rank.output().chunk(0), input, &group),
         });

@@ -26,42 +26,41 @@ impl Shape {
         self.program(name, pattern).protocol(Protocol::Ll).double_scratch(true)
     }
 
+    /// A program whose chunks have sizes of their own. Nothing is fused, because each move is of one such chunk.
+    pub(super) fn variable_program(&self, name: &str, pattern: Pattern) -> CollectiveProgram {
+        self.program(name, pattern).variable_chunks(true).double_scratch(true).fusion(false)
+    }
+
     /// All blocks.
     pub(super) fn group(&self) -> ThreadBlockGroup {
         ThreadBlockGroup::new(0..self.blocks)
     }
 
     /// Runs `body` for all blocks of `rank` together, once every block has seen that the block of its number has begun at every
-    /// peer of `peers`; the call ends when those blocks have also done what `body` says. Who reads peers' buffers says `reads`.
-    pub(super) fn meet<'p>(
-        &self,
-        rank: &Rank<'p>,
-        reads: bool,
-        peers: &[u32],
-        body: impl FnOnce(&[MemoryChannel<'p>]),
-    ) {
-        let channels: Vec<Vec<MemoryChannel<'p>>> =
-            (0..self.blocks).map(|_| peers.iter().map(|&peer| rank.memory_channel(peer)).collect()).collect();
+    /// peer of `peers`; the call ends when those blocks have also done what `body` says.
+    pub(super) fn meet<'p>(&self, rank: &Rank<'p>, peers: &[u32], body: impl FnOnce(&[MemoryChannel<'p>])) {
+        let channels = self.channels(rank, peers);
         for (block, channels) in (0..).zip(&channels) {
-            for channel in channels {
-                // A write needs to know only that the buffer is there.
-                match reads {
-                    true => channel.signal(block, SyncType::None),
-                    false => channel.relaxed_signal(block, SyncType::None),
-                }
-            }
-            for channel in channels {
-                match reads {
-                    true => channel.wait(block, SyncType::After),
-                    false => channel.relaxed_wait(block, SyncType::After),
-                }
-            }
-        }
-        body(channels.first().map_or(&[], Vec::as_slice));
-        for (block, channels) in (0..).zip(&channels) {
-            channels.iter().for_each(|channel| channel.signal(block, SyncType::Before));
+            // Not relaxed, even where peers only write: a write of a peer comes behind what the rank's stream did with the buffer
+            // before the call, a copy from it or a fill, and a relaxed signal orders no memory.
+            channels.iter().for_each(|channel| channel.signal(block, SyncType::None));
             channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
         }
+        body(channels.first().map_or(&[], Vec::as_slice));
+        exchange(&channels);
+    }
+
+    /// Channels to these peers, of each block its own.
+    pub(super) fn channels<'p>(&self, rank: &Rank<'p>, peers: &[u32]) -> Vec<Vec<MemoryChannel<'p>>> {
+        (0..self.blocks).map(|_| peers.iter().map(|&peer| rank.memory_channel(peer)).collect()).collect()
+    }
+}
+
+/// Each block tells its peers that it has done what stands before, and waits until they say the same.
+pub(super) fn exchange(channels: &[Vec<MemoryChannel<'_>>]) {
+    for (block, channels) in (0..).zip(channels) {
+        channels.iter().for_each(|channel| channel.signal(block, SyncType::Before));
+        channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
     }
 }
 

@@ -36,8 +36,8 @@ use counters::Counters;
 ///
 /// Accepted operations are delivered even if the connection, and everything else of this rank, is dropped before, as long as the
 /// process and the peer's end live; a failure after that is logged, and [`Communicator::close`](super::Communicator::close)
-/// returns it. RDMA has no farewell: over `Ib` a peer that dropped its end, or whose NIC is gone, is noticed when the
-/// retries of this rank's NIC are over (`AQUEDUCT_IB_TIMEOUT`, `AQUEDUCT_IB_RETRY_CNT`), so agree, by a signal or a barrier, before
+/// returns it. RDMA has no farewell: over `Ib` a peer that dropped its end, or whose NIC is gone, is noticed when the retries of
+/// this rank's NIC are over (`AQUEDUCT_IB_TIMEOUT`, `AQUEDUCT_IB_RETRY_CNT`), so agree, by a signal or a barrier, before
 /// dropping. The communicator notices a lost process sooner. See docs/operations.md.
 ///
 /// Cheap to clone; clones are one connection. Usable from several threads; their calls are ordered as they happen to come.

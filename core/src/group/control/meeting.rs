@@ -39,14 +39,14 @@ impl Control {
     /// The next message from `from.peer`. An error once the group cannot be made any more.
     pub(crate) fn recv_mail(&self, from: Address, needs: &Needs, deadline: Deadline) -> Result<Vec<u8>> {
         let mut outcome = None;
-        let in_time = self.wait_until(deadline, |state| {
+        self.wait_until(deadline, |state| {
             let broken = |state: &State| self.check_needs_in(state, needs).err().map(Err);
             outcome = state.mail.take(from).map(Ok).or_else(|| broken(state));
             outcome.is_some()
         });
         match outcome {
-            Some(outcome) if in_time => outcome,
-            _ => {
+            Some(outcome) => outcome,
+            None => {
                 let message = format!(
                     "nothing came from rank {} before the deadline: it did not call {}(), or waits for a rank that did not",
                     from.peer, needs.op

@@ -117,8 +117,23 @@ impl State {
 mod tests {
     use super::*;
     use crate::group::birth::Birth;
+    use crate::group::links::tests::{KIND, recorded, wait_for};
     use crate::group::membership::Verdict;
     use crate::group::peer::tests::info;
+    use crate::sync::lock;
+
+    #[test]
+    fn whatever_comes_on_a_link_is_a_sign_of_life() {
+        let (links, _recorders) = recorded(2);
+        let monitor = Monitor::new(Some(Duration::from_secs(60)));
+        let late = Instant::now() + Duration::from_secs(60);
+        let is_silent = || {
+            let state = lock(&links[0].control().state);
+            monitor.silence(&state.links[1][0], late).is_some()
+        };
+        links[1].control().post(0, KIND, b"here", Vec::new()).unwrap();
+        wait_for("the frame was not heard", || !is_silent());
+    }
 
     /// It closed the link because it had given this rank up, and ended later: it may have gone on, and voted, in between.
     #[test]

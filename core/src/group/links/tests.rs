@@ -1,5 +1,6 @@
 //! Groups of links in one process.
 
+mod failures;
 mod unreachable;
 
 use std::net::Ipv4Addr;
@@ -102,6 +103,24 @@ pub(in crate::group) fn group_waited_for(
     subscribe: impl Fn(u32) -> Subscribers,
     waiters: impl Fn(u32) -> Arc<dyn Waiters>,
 ) -> Vec<Links> {
+    members(size, hosts, config, wrap, subscribe, waiters, false)
+}
+
+/// A group of two that is made as the next generation of another one.
+pub(in crate::group) fn successors() -> Vec<Links> {
+    let config = config(Some(Duration::from_secs(3)));
+    members(2, 1, config, |network| network, |_| Subscribers::default(), |_| Arc::new(Nobody), true)
+}
+
+fn members(
+    size: u32,
+    hosts: u32,
+    config: GroupConfig,
+    wrap: impl Fn(Network) -> Network,
+    subscribe: impl Fn(u32) -> Subscribers,
+    waiters: impl Fn(u32) -> Arc<dyn Waiters>,
+    succeeds: bool,
+) -> Vec<Links> {
     let identities: Vec<Identity> = (0..size)
         .map(|rank| Identity::new(rank, size, [7; 32], None))
         .map(|identity| Identity { network: wrap(identity.network.clone()), ..identity })
@@ -125,7 +144,7 @@ pub(in crate::group) fn group_waited_for(
                 let peers = peers.clone();
                 let (abort, subscribers) = (Abort::new(), subscribe(identity.rank));
                 let waiters = waiters(identity.rank);
-                let member = Member { abort, waiters, subscribers, succeeds: false };
+                let member = Member { abort, waiters, subscribers, succeeds };
                 let control = Control::new(identity.rank, size, member, config.peer_timeout);
                 let timeout = config.peer_timeout;
                 s.spawn(move || {
@@ -202,19 +221,26 @@ fn leaving_in_good_order_is_not_a_failure() {
     }
 }
 
-#[test]
-fn a_peer_with_two_links_has_left_when_both_have_ended() {
-    let (mut links, recorders) = recorded(20);
-    let (a, b) = (0, 11);
+/// Two links between two ranks: what `ensure` would do if both opened one at the same time.
+fn link_twice(links: &[Links], a: usize, b: usize) {
     for (from, to) in [(a, b), (b, a)] {
-        // Both open one: what `ensure` would do if they did so at the same time.
         let (one, peers) = (&links[from], &links[from].peers);
         let claims = one.identity.claims(to as u32);
         let stream = one.identity.network.connect_unix(&peers[to].unix, claims, soon()).unwrap();
         assert!(one.control.adopt(&one.reactor.add(stream)));
     }
+    let both = |at: usize, of: usize| links[at].control.links(of as u32).len() == 2;
+    wait_for("the links were not accepted", || both(a, b) && both(b, a));
+}
+
+#[test]
+fn a_peer_with_two_links_has_left_when_both_have_ended() {
+    let (mut links, recorders) = recorded(20);
+    let (a, b) = (0, 11);
+    link_twice(&links, a, b);
+    let (dropped_on, seen) = std::sync::mpsc::channel();
+    *lock(&recorders[a].holds) = Some(Arc::new(Traced(dropped_on)));
     let leaver = links.remove(b);
-    wait_for("the links were not accepted", || leaver.control.links(a as u32).len() == 2);
     // A frame sent on one link right before the end is received, whichever link is read first.
     leaver.control.post(a as u32, KIND, b"last words", Vec::new()).unwrap();
     drop(leaver);
@@ -222,6 +248,27 @@ fn a_peer_with_two_links_has_left_when_both_have_ended() {
     wait_for("BYE did not come", || control.check_peer("x", b as u32).is_err());
     assert!(recorders[a].has(b as u32, b"last words", 0));
     assert!(!control.abort().is_aborted());
+    // The subscribers know that it is gone.
+    wait_for("what it used was not given back", || {
+        control.check("x").unwrap();
+        seen.try_recv().is_ok()
+    });
+}
+
+/// A link may end before its BYE is sent, where the other one has brought one.
+#[test]
+fn one_bye_is_enough_for_two_links() {
+    let links = group(20, 1);
+    let (a, b) = (0, 11);
+    link_twice(&links, a, b);
+    let control = &links[a].control;
+    let of_leaver = links[b].control.links(a as u32);
+    of_leaver[0].post(crate::group::frames::BYE, &[]).unwrap();
+    wait_for("BYE did not come", || control.links(b as u32).len() == 1);
+    control.check_peer("x", b as u32).expect("it may still say something");
+    of_leaver[1].close();
+    wait_for("the end did not come", || control.check_peer("x", b as u32).is_err());
+    control.abort().check("x").expect("it left in good order");
 }
 
 #[test]

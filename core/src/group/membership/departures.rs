@@ -140,4 +140,59 @@ mod tests {
             assert_eq!(departures.subtracted(0, Ballot::LAST), Ranks::from([1]), "{how:?}");
         }
     }
+
+    fn vote(generation: u64, round: u32) -> Vote {
+        Vote { promised: Ballot::new(round, 9), ..Vote::none(generation) }
+    }
+
+    fn gone(rank: u32, how: Departure, witness: u32, vote: Vote) -> Departed {
+        Departed { rank, how, witness, vote }
+    }
+
+    #[test]
+    fn the_latest_vote_counts_in_whatever_order_it_comes() {
+        for [first, second] in [[vote(1, 2), vote(1, 3)], [vote(1, 3), vote(1, 2)]] {
+            let of_rank_1 = |departures: &Departures| departures.of(&Ranks::from([1]))[0].vote.clone();
+            // By the rank itself before it goes, and by two witnesses.
+            let mut departures = Departures::new(0, vec![0, 0, 1], false);
+            departures.hear_vote(1, first.clone());
+            departures.hear_vote(1, second.clone());
+            departures.witness(1, Departure::Died);
+            assert_eq!(of_rank_1(&departures), vote(1, 3));
+            let mut departures = Departures::new(0, vec![0, 1, 1], false);
+            assert!(departures.hear(&gone(1, Departure::Left, 2, first)));
+            assert!(!departures.hear(&gone(1, Departure::Left, 0, second)), "it is known to be gone");
+            assert_eq!(of_rank_1(&departures), vote(1, 3));
+        }
+        // Of two who have seen the same, the first counts: otherwise reports would never stop changing.
+        let mut departures = Departures::new(0, vec![0, 1, 1], false);
+        departures.hear(&gone(1, Departure::Left, 2, vote(1, 3)));
+        departures.hear(&gone(1, Departure::Left, 0, vote(1, 3)));
+        assert_eq!(departures.of(&Ranks::from([1]))[0].witness, 2);
+    }
+
+    #[test]
+    fn only_a_rank_of_the_same_host_can_have_seen_a_process_end_and_none_that_of_this_rank() {
+        let mut departures = Departures::new(0, vec![0, 1, 1, 2], false);
+        assert!(!departures.hear(&gone(1, Departure::Died, 3, Vote::none(0))));
+        assert!(!departures.contains(1));
+        assert!(departures.hear(&gone(1, Departure::Died, 2, Vote::none(0))));
+        assert!(departures.hear(&gone(2, Departure::Left, 3, Vote::none(0))));
+        assert!(!departures.hear(&gone(0, Departure::Left, 3, Vote::none(0))));
+        assert!(!departures.contains(0), "this rank is there");
+    }
+
+    /// Rank 1 has gone after it took part in attempt 2 of generation 1.
+    #[test]
+    fn a_rank_that_has_gone_counts_where_it_is_bound() {
+        let mut departures = Departures::new(0, vec![0, 0], false);
+        departures.hear_vote(1, vote(1, 2));
+        departures.witness(1, Departure::Died);
+        for (generation, round, free) in
+            [(0, 9, false), (1, 1, false), (1, 2, true), (1, 3, true), (2, 1, true)]
+        {
+            let subtracted = departures.subtracted(generation, Ballot::new(round, 9));
+            assert_eq!(subtracted.contains(&1), free, "attempt {round} of generation {generation}");
+        }
+    }
 }

@@ -291,6 +291,12 @@ mod tests {
         }
         let far = Envelope { generation: 1, message: Message::Decided(Ranks::from([4])) };
         assert!(Envelope::decode(&far.encode(), 4).is_err());
+        for (rank, witness, good) in [(3, 3, true), (4, 0, false), (0, 4, false)] {
+            let departed = Departed { rank, how: Departure::Left, witness, vote: Vote::none(0) };
+            let report = Report { departed: vec![departed], ..Report::default() };
+            let envelope = Envelope { generation: 1, message: Message::Report(report) };
+            assert_eq!(Envelope::decode(&envelope.encode(), 4).is_ok(), good, "{rank} {witness}");
+        }
     }
 
     proptest! {

@@ -119,5 +119,21 @@ mod tests {
         assert_eq!(largest_linked(&all, apart(&[(0, 1), (0, 2)])), ranks(&[1, 2, 3, 4]));
         assert_eq!(largest_linked(&all, apart(&[(0, 1), (2, 3), (0, 4)])), ranks(&[1, 2, 4]));
         assert_eq!(largest_linked(&all, |_, _| false), ranks(&[0]));
+        // Of two of the same size that are found, the first in order counts, not the one that was found first.
+        assert_eq!(largest_linked(&ranks(&[0, 1, 2, 3]), apart(&[(0, 2), (0, 3), (1, 3)])), ranks(&[0, 1]));
+    }
+
+    /// Two dozen pairs have millions of answers of one size, and a full search of a few that are apart from many would take
+    /// as long.
+    #[test]
+    fn a_search_among_many_broken_paths_ends_soon_with_a_good_answer() {
+        let pairs: Ranks = (0..48).collect();
+        let evens: Ranks = (0..48).step_by(2).collect();
+        assert_eq!(largest_linked(&pairs, |a, b| a / 2 != b / 2), evens);
+        let all: Ranks = (0..30).collect();
+        for few in [(0..10), (20..30)] {
+            let many: Ranks = all.iter().copied().filter(|rank| !few.contains(rank)).collect();
+            assert_eq!(largest_linked(&all, |a, b| few.contains(&a) == few.contains(&b)), many, "{few:?}");
+        }
     }
 }

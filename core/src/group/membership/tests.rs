@@ -6,6 +6,9 @@ use super::agreement::{Membership, Verdict};
 use super::message::{Envelope, Message};
 use super::quorum::Ranks;
 
+mod large;
+mod views;
+
 /// The memberships of all ranks, and what is on its way between them.
 struct Group {
     ranks: Vec<Membership>,
@@ -71,8 +74,13 @@ impl Group {
 
     /// Delivers everything and lets time pass, until `until` is about to be delivered, or a minute has passed.
     fn run(&mut self, until: impl Fn(u32, u32, &Message) -> bool) -> bool {
-        for _ in 0..1200 {
-            if self.deliver(&until) {
+        self.pass(1200, &until)
+    }
+
+    /// The same for so many ticks.
+    fn pass(&mut self, ticks: u32, until: &impl Fn(u32, u32, &Message) -> bool) -> bool {
+        for _ in 0..ticks {
+            if self.deliver(until) {
                 return true;
             }
             for rank in 0..self.ranks.len() as u32 {
@@ -318,6 +326,17 @@ fn a_rank_that_reaches_too_few_is_cut_off_after_a_while() {
         (1..200).find(|tick| waits(tick))
     };
     let ticks = cut_off(&mut rank);
+    assert!(ticks.is_some_and(|ticks| ticks >= 10), "{ticks:?}");
+    // Each loss is news, and begins the while anew.
+    let mut later = Membership::new(2, vec![0, 1, 2, 3], false);
+    [0, 1].into_iter().for_each(|peer| later.lost(peer, false));
+    later.call([0, 1, 3].into());
+    for _ in 0..9 {
+        later.tick();
+        assert_eq!(later.verdict(), Verdict::Waiting(Ranks::new()));
+    }
+    later.lost(3, false);
+    let ticks = cut_off(&mut later);
     assert!(ticks.is_some_and(|ticks| ticks >= 10), "{ticks:?}");
     // It can still be one of those who decide, with ranks 0 and 1.
     let mut awaits = Membership::new(2, vec![0, 1, 2, 3], false);

@@ -10,8 +10,7 @@ use super::*;
 use crate::wire::FrameHeader;
 
 fn unix_pair() -> (Stream, Stream) {
-    let mut listener = network().listen_unix(claims(0, Claims::ANY)).unwrap();
-    let Address::Unix(path) = listener.address().clone() else { panic!("not unix") };
+    let (mut listener, path) = listen_unix();
     let client = std::thread::spawn(move || network().connect_unix(&path, claims(1, 0), soon()).unwrap());
     let server = listener.accept(soon()).unwrap();
     (server, client.join().unwrap())
@@ -70,8 +69,20 @@ fn unannounced_missing_and_too_many_descriptors_are_refused_and_closed() {
     assert!(rest.is_empty());
     // And the sending side has its own limit.
     let (_server, mut client) = unix_pair();
+    let error = client.raw.write(b"x", &[file.as_fd(); MAX_FDS + 1]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     let error = client.send_fds(1, b"", &[file.as_fd(); MAX_FDS + 1], soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+}
+
+#[test]
+fn a_frame_may_have_all_its_descriptors_before_all_its_bytes() {
+    let (mut server, client) = unix_pair();
+    let header = FrameHeader { kind: 1, length: 3, fds: MAX_FDS as u16 }.encode();
+    client.raw.write(&header, &[null().as_fd(); MAX_FDS]).unwrap();
+    client.raw.write(b"abc", &[]).unwrap();
+    let frame = server.recv(soon()).unwrap();
+    assert_eq!((frame.fds.len(), &frame.payload[..]), (MAX_FDS, &b"abc"[..]));
 }
 
 /// Tells the kind of each frame and how many descriptors came with it. Waits at the first frame.
@@ -125,8 +136,7 @@ fn what_a_peer_sent_before_it_closed_arrives_with_its_descriptors() {
 
 #[test]
 fn the_directory_is_private_and_goes_with_the_listener() {
-    let mut listener = network().listen_unix(claims(0, Claims::ANY)).unwrap();
-    let Address::Unix(path) = listener.address().clone() else { panic!("not unix") };
+    let (mut listener, path) = listen_unix();
     let directory = path.parent().unwrap().to_owned();
     assert_eq!(std::fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
     listener.remove_path();
@@ -146,8 +156,7 @@ fn the_directory_is_private_and_goes_with_the_listener() {
 
 #[test]
 fn descriptors_before_the_proof_are_refused() {
-    let mut listener = network().listen_unix(claims(0, Claims::ANY)).unwrap();
-    let Address::Unix(path) = listener.address().clone() else { panic!("not unix") };
+    let (mut listener, path) = listen_unix();
     let stranger = std::os::unix::net::UnixStream::connect(path).unwrap();
     send_many(stranger.as_fd(), b"AQHS\x01\x00\x00\x00", &[null().as_fd()]);
     assert!(listener.accept(millis(100)).is_err());
@@ -185,17 +194,17 @@ fn process_without_descriptors() {
     assert_eq!(listener.accept(millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
     let _waits = std::net::TcpStream::connect(address).unwrap();
     // Takes every descriptor that the process may have.
-    // SAFETY: the limit lives across the calls.
-    unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = 256;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-    }
+    set_limit(256);
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(taken.len() > 100);
     // Neither connection suffers: the first is not closed, the second not refused.
     assert_eq!(listener.accept(millis(150)).unwrap_err().kind(), ErrorKind::Timeout);
+    let rests = listener.next_expiry().is_some_and(|at| at <= std::time::Instant::now() + sys::REST);
+    assert!(rests, "it looks all the time");
+    // To connect fails at once, whatever patience there is with others.
+    let patient = network().with_patience(Duration::from_secs(60));
+    let error = patient.connect_tcp(&[address], claims(1, 0), millis(0)).unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Exhausted, libc::EMFILE));
     begun.set_nonblocking(true).unwrap();
     assert_eq!((&begun).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     assert_eq!(listener.rejections().count, 0);
@@ -222,6 +231,22 @@ fn process_without_descriptors() {
     let late = std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).unwrap());
     assert_eq!(listener.accept(soon()).unwrap().peer().from, 1, "the listener goes on");
     late.join().unwrap();
+    // No descriptor at all: poll(2) fails then, too.
+    set_limit(0);
+    let failed = sys::wait(listener.fd(), sys::READ, millis(20)).unwrap_err();
+    set_limit(256);
+    assert_eq!(failed.raw_os_error(), Some(libc::EINVAL));
+}
+
+/// How many descriptors this process may have.
+fn set_limit(descriptors: libc::rlim_t) {
+    // SAFETY: the limit lives across the calls.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = descriptors;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
 }
 
 /// A nameless file.

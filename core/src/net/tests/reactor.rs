@@ -2,13 +2,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::Duration;
 
+use super::trouble::{narrow, serve, troubled};
 use super::*;
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+use crate::wire::FrameHeader;
 
 /// One call of the handler.
 #[derive(Debug)]
-enum Seen {
+pub(super) enum Seen {
     Accepted(Link),
     Frame(u64, u16, Vec<u8>),
     Closed(u64, ErrorKind),
@@ -24,6 +27,9 @@ impl Handler for Teller {
 
     fn frame(&mut self, link: &Link, frame: Frame) -> Result<()> {
         assert_ne!(frame.kind, 666, "the handler was asked to panic");
+        if frame.kind == 667 {
+            return Err(crate::Error::new(ErrorKind::Remote, "test", "the handler was asked to refuse"));
+        }
         self.0.send(Seen::Frame(link.id(), frame.kind, frame.payload)).unwrap();
         Ok(())
     }
@@ -37,12 +43,12 @@ impl Handler for Teller {
     }
 }
 
-fn reactor() -> (Reactor, Receiver<Seen>) {
+pub(super) fn reactor() -> (Reactor, Receiver<Seen>) {
     let (sender, seen) = channel();
     (Reactor::start("test", ReactorConfig::default(), Box::new(Teller(sender))).unwrap(), seen)
 }
 
-fn next(seen: &Receiver<Seen>) -> Seen {
+pub(super) fn next(seen: &Receiver<Seen>) -> Seen {
     seen.recv_timeout(Duration::from_secs(20)).expect("the service thread said nothing")
 }
 
@@ -88,6 +94,11 @@ fn a_full_socket_queues_and_flush_waits_for_it() {
     assert_eq!(firsts, (0..40).collect::<Vec<u8>>());
     let drain = std::thread::spawn(move || while server.recv(soon()).is_ok() {});
     link.flush(soon()).unwrap();
+    // Nothing that was sent waits any more.
+    for _ in 0..70 {
+        link.post(1, &chunk(0)).unwrap();
+        link.flush(soon()).unwrap();
+    }
     drop(reactor);
     drain.join().unwrap();
 }
@@ -124,31 +135,45 @@ fn posts_of_many_threads_stay_whole() {
 #[test]
 fn what_was_posted_before_the_end_arrives() {
     for close in [true, false] {
-        let (reactor, _seen) = reactor();
-        let (mut server, client) = pair(&network());
-        let link = reactor.add(client);
-        (0..20).for_each(|_| link.post(1, &[3; 100_000]).unwrap());
-        let reader = std::thread::spawn(move || std::iter::from_fn(|| server.recv(soon()).ok()).count());
+        let both = troubled();
+        if close {
+            narrow(&both.1, &both.0);
+        }
+        let (reactor, _seen, link, mut server, trouble) = serve(both);
+        (0..20).for_each(|_| link.post(1, &[3; 10_000]).unwrap());
+        let mut reader = move || std::iter::from_fn(|| server.recv(soon()).ok()).count();
         if close {
             link.close();
             assert_eq!(link.post(1, b"").unwrap_err().kind(), ErrorKind::InvalidUsage);
+            assert_eq!(reader(), 20);
+            assert!(!lock(&trouble.ends)[0], "it was ended before all was sent");
         } else {
+            let reader = std::thread::spawn(reader);
             drop(reactor);
+            assert_eq!(reader.join().unwrap(), 20);
         }
-        assert_eq!(reader.join().unwrap(), 20);
     }
 }
 
+/// The peer neither reads nor closes, whether nothing is on its way to it or more than the socket takes.
 #[test]
-fn dropping_is_quick_even_with_a_peer_that_does_nothing() {
-    let (reactor, _seen) = reactor();
-    let (server, client) = pair(&network());
-    let link = reactor.add(client);
-    let start = Instant::now();
-    drop(reactor);
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    assert!(link.post(1, b"").is_err());
-    drop(server);
+fn dropping_does_not_wait_for_a_peer_that_does_nothing() {
+    for frames in [0, 40] {
+        let (reactor, _seen) = reactor();
+        let (server, client) = pair(&network());
+        let link = reactor.add(client);
+        (0..frames).for_each(|_| link.post(1, &[0; 1 << 20]).unwrap());
+        let (end, ended) = channel();
+        let dropping = std::thread::spawn(move || {
+            drop(reactor);
+            end.send(()).unwrap();
+        });
+        // Only a drop that waits for the peer needs so long.
+        ended.recv_timeout(Duration::from_secs(60)).expect("the drop waits for the peer");
+        dropping.join().unwrap();
+        assert!(link.post(1, b"").is_err());
+        drop(server);
+    }
 }
 
 #[test]
@@ -156,7 +181,9 @@ fn bad_frames_and_panicking_handlers_end_links_not_the_process() {
     let (reactor, seen) = reactor();
     let (mut bad, first) = pair(&network());
     let (mut good, second) = pair(&network());
-    let (first, second) = (reactor.add(first), reactor.add(second));
+    let (_waits, third) = pair(&network());
+    let (first, second, third) = (reactor.add(first), reactor.add(second), reactor.add(third));
+    third.close();
     bad.raw.write(&[0xff; 16], &[]).unwrap();
     assert!(matches!(next(&seen), Seen::Closed(id, ErrorKind::Remote) if id == first.id()));
     assert!(bad.recv(soon()).is_err());
@@ -167,6 +194,9 @@ fn bad_frames_and_panicking_handlers_end_links_not_the_process() {
     assert_eq!(second.post(1, b"").unwrap_err().kind(), ErrorKind::Internal);
     // Or nobody would know that nothing comes any more.
     assert!(matches!(next(&seen), Seen::Closed(id, ErrorKind::Internal) if id == second.id()));
+    drop(reactor);
+    let told: Vec<Seen> = seen.try_iter().collect();
+    assert!(told.is_empty(), "of a link that was closed here: {told:?}");
 }
 
 #[test]
@@ -184,56 +214,68 @@ fn ticks_come_without_traffic_and_strangers_are_timed_out() {
     assert!(network().connect_tcp(&[address], claims(1, 0), millis(100)).is_err());
 }
 
-/// A stream over which the kernel takes no descriptors while too many are on their way.
-#[derive(Debug)]
-struct Crowded(Box<dyn RawStream>, Arc<crate::sync::AtomicBool>);
-
-impl RawStream for Crowded {
-    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
-        self.0.read(into, fds)
-    }
-
-    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
-        if self.1.load(crate::sync::Ordering::Acquire) {
-            return Err(std::io::Error::from_raw_os_error(libc::ETOOMANYREFS));
-        }
-        self.0.write(from, fds)
-    }
-
-    fn shutdown(&self, both: bool) -> std::io::Result<()> {
-        self.0.shutdown(both)
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
-    }
+#[test]
+fn what_was_posted_before_a_link_is_served_is_sent() {
+    let (reactor, _seen) = reactor();
+    let (mut server, client) = pair(&network());
+    narrow(&client, &server);
+    let (held, go) = hold(&reactor);
+    held.recv().unwrap();
+    let link = reactor.add(client);
+    (0..20).for_each(|_| link.post(1, &[3; 10_000]).unwrap());
+    go.send(()).unwrap();
+    (0..20).for_each(|_| assert_eq!(server.recv(soon()).unwrap().payload.len(), 10_000));
 }
 
-#[derive(Debug)]
-struct Crowd(Arc<crate::sync::AtomicBool>);
+#[test]
+fn frames_that_were_read_before_come_first_and_may_be_refused() {
+    let (reactor, seen) = reactor();
+    let (mut server, client) = pair(&network());
+    let frame = |kind| FrameHeader { kind, length: 0, fds: 0 }.encode();
+    let bytes = [frame(1), frame(2), frame(667)].concat();
+    assert_eq!(client.raw.write(&bytes, &[]).unwrap(), bytes.len());
+    assert_eq!(server.recv(soon()).unwrap().kind, 1);
+    let link = reactor.add(server);
+    assert!(matches!(next(&seen), Seen::Frame(id, 2, _) if id == link.id()));
+    assert!(matches!(next(&seen), Seen::Closed(id, ErrorKind::Remote) if id == link.id()));
+    assert_eq!(link.post(1, b"").unwrap_err().kind(), ErrorKind::Remote);
+}
 
-impl Layer for Crowd {
-    fn wrap(&self, _: Claims, _: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
-        Box::new(Crowded(raw, self.0.clone()))
+/// Counts the rounds of its service thread.
+struct Rounds(Arc<AtomicU32>);
+
+impl Handler for Rounds {
+    fn frame(&mut self, _: &Link, _: Frame) -> Result<()> {
+        Ok(())
+    }
+
+    fn closed(&mut self, _: &Link, _: &crate::Error) {}
+
+    fn finished(&self) -> bool {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        false
     }
 }
 
 #[test]
-fn descriptors_that_the_kernel_does_not_take_now_are_sent_later() {
-    let crowded = Arc::new(crate::sync::AtomicBool::new(false));
-    let (reactor, _seen) = reactor();
-    let (mut server, client) = pair(&network().with_layer(Arc::new(Crowd(crowded.clone()))));
+fn a_service_thread_without_work_sleeps() {
+    let rounds = Arc::new(AtomicU32::new(0));
+    let reactor = Reactor::start("test", ReactorConfig::default(), Box::new(Rounds(rounds.clone()))).unwrap();
+    let (mut server, client) = pair(&network());
     let link = reactor.add(client);
-    crowded.store(true, crate::sync::Ordering::Release);
-    link.post(1, b"waits").unwrap();
-    assert_eq!(link.flush(millis(250)).unwrap_err().kind(), ErrorKind::Timeout);
-    crowded.store(false, crate::sync::Ordering::Release);
-    link.flush(soon()).unwrap();
-    assert_eq!(server.recv(soon()).unwrap().payload, b"waits");
+    let (listener, _) = listen(&network());
+    reactor.listen(listener);
+    link.post(1, b"").unwrap();
+    server.recv(soon()).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let before = rounds.load(Ordering::Acquire);
+    std::thread::sleep(Duration::from_millis(300));
+    let more = rounds.load(Ordering::Acquire) - before;
+    assert!(before > 0 && more < 10, "{more} rounds");
 }
 
 /// Tells why it is not served any more. Panics when it is polled, if it is `bad`.
-struct Told {
+pub(super) struct Told {
     socket: OwnedFd,
     bad: bool,
     polled: Sender<()>,
@@ -257,15 +299,20 @@ impl Pollable for Told {
     }
 }
 
+/// A socket on which nothing ever happens.
+pub(super) fn idle() -> OwnedFd {
+    std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap().into()
+}
+
 /// A pollable, and what it hears: that it was polled, and why it is not served.
-fn told(bad: bool) -> (Arc<Told>, Receiver<()>, Receiver<ErrorKind>) {
-    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+pub(super) fn told(bad: bool) -> (Arc<Told>, Receiver<()>, Receiver<ErrorKind>) {
+    let socket = idle();
     let ((polled, polls), (why, whys)) = (channel(), channel());
-    (Arc::new(Told { socket: socket.into(), bad, polled, why }), polls, whys)
+    (Arc::new(Told { socket, bad, polled, why }), polls, whys)
 }
 
 /// Holds the service thread until `go` says something.
-struct Holds(OwnedFd, Sender<()>, std::sync::Mutex<Receiver<()>>);
+struct Holds(OwnedFd, Sender<()>, Mutex<Receiver<()>>);
 
 impl Pollable for Holds {
     fn fd(&self) -> BorrowedFd<'_> {
@@ -283,6 +330,14 @@ impl Pollable for Holds {
     }
 }
 
+/// Holds the service thread from the first message until the second.
+fn hold(reactor: &Reactor) -> (Receiver<()>, Sender<()>) {
+    let socket = idle();
+    let ((held, holds), (go, goes)) = (channel(), channel());
+    reactor.reserve().serve(Arc::new(Holds(socket, held, Mutex::new(goes))));
+    (holds, go)
+}
+
 #[test]
 fn when_the_thread_dies_every_pollable_is_told_also_those_that_come_too_late() {
     const SOON: Duration = Duration::from_secs(20);
@@ -291,9 +346,7 @@ fn when_the_thread_dies_every_pollable_is_told_also_those_that_come_too_late() {
     reactor.reserve().serve(served.0);
     served.1.recv_timeout(SOON).unwrap();
     // While the thread is held, queues the one that panics, and a link and another one behind it.
-    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
-    let ((held, holds), (go, goes)) = (channel(), channel());
-    reactor.reserve().serve(Arc::new(Holds(socket.into(), held, std::sync::Mutex::new(goes))));
+    let (holds, go) = hold(&reactor);
     holds.recv_timeout(SOON).unwrap();
     let (bad, queued) = (told(true), told(false));
     reactor.reserve().serve(bad.0);

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Instant;
 
 use super::*;
 use crate::wire::FrameHeader;
@@ -70,7 +69,7 @@ fn a_proof_cannot_be_reflected_or_replayed() {
     assert_eq!(listener.rejections().count, 2);
 }
 
-/// Whoever sits between the two may change what tells the client that the listener has taken the connection, or has refused
+/// A stranger between the two may change what tells the client that the listener has taken the connection, or has refused
 /// it: neither is believed without proof.
 #[test]
 fn the_last_message_of_a_handshake_cannot_be_forged() {
@@ -108,6 +107,83 @@ fn the_last_message_of_a_handshake_cannot_be_forged() {
     }
 }
 
+/// Relays a handshake with `listener`, of whose answers it lets the first `bytes` through.
+fn relay(client: &mut TcpStream, listener: SocketAddr, bytes: usize) -> std::io::Result<TcpStream> {
+    let mut server = TcpStream::connect(listener)?;
+    let (mut hello, mut reply, mut proof, mut taken) = ([0; 64], [0; 96], [0; 32], [0; 32]);
+    client.read_exact(&mut hello)?;
+    server.write_all(&hello)?;
+    server.read_exact(&mut reply)?;
+    client.write_all(&reply[..bytes.min(96)])?;
+    if bytes < 96 {
+        return Ok(server);
+    }
+    client.read_exact(&mut proof)?;
+    server.write_all(&proof)?;
+    server.read_exact(&mut taken)?;
+    client.write_all(&taken[..bytes - 96])?;
+    Ok(server)
+}
+
+/// A listener that is pressed for room closes connections that have not said anything, or whose proof it has not read.
+#[test]
+fn a_listener_that_closes_before_it_answers_is_asked_again_and_one_that_breaks_off_is_not() {
+    let (reactor, _seen) = reactor::reactor();
+    let (listener, address) = listen(&network());
+    reactor.listen(listener);
+    for (bytes, again) in [(0, true), (7, true), (8, false), (20, false), (95, false), (96, true)] {
+        let between = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap();
+        let at = between.local_addr().unwrap();
+        let client = std::thread::spawn(move || network().connect_tcp(&[at], claims(1, 0), soon()));
+        let (mut first, _) = between.accept().unwrap();
+        drop(relay(&mut first, address, bytes).unwrap());
+        between.set_nonblocking(true).unwrap();
+        drop(first);
+        if again {
+            let mut second = loop {
+                match between.accept() {
+                    Ok((stream, _)) => break stream,
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+                assert!(!client.is_finished(), "it was not asked again after {bytes} bytes");
+            };
+            second.set_nonblocking(false).unwrap();
+            let _server = relay(&mut second, address, 128).unwrap();
+            client.join().unwrap().unwrap();
+        } else {
+            let error = client.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Authentication, "after {bytes} bytes: {error}");
+        }
+    }
+}
+
+#[test]
+fn who_has_said_something_is_kept_longer_than_who_has_not() {
+    let (mut listener, address) = listen(&network().with_max_pending(2));
+    let mut connect = |says: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(says).unwrap();
+        assert_eq!(listener.accept(millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
+        stream
+    };
+    let mut hello = [0; 64];
+    hello[..8].copy_from_slice(b"AQHS\x01\x00\x00\x00");
+    let [mut greeted, mut silent, _third] = [&hello[..], b"", b""].map(&mut connect);
+    greeted.read_exact(&mut [0; 96]).unwrap();
+    greeted.set_nonblocking(true).unwrap();
+    assert_eq!(greeted.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert!(matches!(silent.read(&mut [0]), Ok(0) | Err(_)), "the oldest that has said nothing is closed");
+}
+
+#[test]
+fn a_listener_has_room_for_what_all_ranks_need_and_not_for_all_that_each_might_open() {
+    for ranks in [1, 3, 1000] {
+        let most = network().with_ranks(ranks).max_connections;
+        assert!(most >= 64 + 4 * ranks as usize, "{most} of {ranks} ranks");
+    }
+    assert!(network().with_ranks(1000).max_connections < 1000 * MAX_PER_RANK);
+}
+
 #[test]
 fn garbage_is_dropped_after_eight_bytes() {
     let (mut listener, address) = listen(&network());
@@ -136,7 +212,9 @@ fn another_version_is_named() {
 
 #[test]
 fn silent_and_slow_strangers_do_not_delay_a_peer() {
-    let (mut listener, address) = listen(&network().with_max_pending(16));
+    // No handshake ends by time meanwhile.
+    let patient = network().with_handshake_timeout(Duration::from_secs(600));
+    let (mut listener, address) = listen(&patient.with_max_pending(16));
     let strangers: Vec<TcpStream> = (0..200)
         .map(|i| {
             let mut stranger = TcpStream::connect(address).unwrap();
@@ -146,11 +224,9 @@ fn silent_and_slow_strangers_do_not_delay_a_peer() {
             stranger
         })
         .collect();
-    let start = Instant::now();
     let client = std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).unwrap());
     listener.accept(soon()).unwrap();
     client.join().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(listener.rejections().count >= 180);
     drop(strangers);
 }

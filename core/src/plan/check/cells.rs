@@ -69,22 +69,22 @@ impl Cells {
         conflict.then_some(Conflict { earlier: write, wrote: true })
     }
 
-    /// Notes a write.
+    /// Notes a write. `or` says whether an event, a write if `true`, is known in another way.
     pub(super) fn write(
         &mut self,
         cell: usize,
         epoch: Epoch,
         know: &Knowledge,
-        or: impl Fn(Epoch) -> bool,
+        or: impl Fn(Epoch, bool) -> bool,
     ) -> Option<Conflict> {
         let Cell { write, read, more, .. } = self.cells[cell];
         let more = if more { self.more.remove(&cell).unwrap_or_default() } else { Vec::new() };
         let racing_read = more
             .into_iter()
             .chain([read])
-            .find(|&read| read != epoch && !know.all().knows(read) && !or(read));
-        let racing_write =
-            Some(write).filter(|&write| write != epoch && !self.knows(know, write, false) && !or(write));
+            .find(|&read| read != epoch && !know.all().knows(read) && !or(read, false));
+        let racing_write = Some(write)
+            .filter(|&write| write != epoch && !self.knows(know, write, false) && !or(write, true));
         let cell = &mut self.cells[cell];
         (cell.write, cell.read, cell.more) = (epoch, Epoch::default(), false);
         let read = racing_read.map(|earlier| Conflict { earlier, wrote: false });

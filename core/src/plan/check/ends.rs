@@ -6,7 +6,7 @@ use super::ir::{Channel, ChannelKind, Plan};
 
 /// Numbers all channel ends of a plan and pairs them. The k-th channel from a to b pairs with the k-th from b to a.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(in crate::plan) struct Ends {
     /// Number of the first memory and the first port channel of each rank.
     first: Vec<[u32; 2]>,
     /// Number of the other end of each end; `None` if there is none.
@@ -15,7 +15,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(in crate::plan) fn of(plan: &Plan) -> Self {
         let mut ends = Self { first: Vec::new(), other: Vec::new(), owners: Vec::new() };
         let mut seen: HashMap<(ChannelKind, u32, u32), Vec<u32>> = HashMap::new();
         let mut keys = Vec::new();
@@ -40,20 +40,20 @@ impl Ends {
     }
 
     /// The number of a rank's end of a channel.
-    pub(super) fn end(&self, rank: u32, channel: Channel) -> usize {
+    pub(in crate::plan) fn end(&self, rank: u32, channel: Channel) -> usize {
         let kind = usize::from(channel.kind == ChannelKind::Port);
         (self.first[rank as usize][kind] + channel.index) as usize
     }
 
-    pub(super) fn other(&self, end: usize) -> Option<usize> {
+    pub(in crate::plan) fn other(&self, end: usize) -> Option<usize> {
         self.other[end].map(|end| end as usize)
     }
 
-    pub(super) fn owner(&self, end: usize) -> u32 {
+    pub(in crate::plan) fn owner(&self, end: usize) -> u32 {
         self.owners[end]
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::plan) fn len(&self) -> usize {
         self.other.len()
     }
 }

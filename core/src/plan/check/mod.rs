@@ -16,13 +16,17 @@ mod resolution;
 mod run;
 mod semaphores;
 mod structure;
+mod sums;
 mod values;
 
 #[cfg(test)]
 mod tests;
 
+pub(super) use ends::Ends;
 pub use finding::{Finding, FindingKind, Location};
+pub(super) use run::sums;
 pub use structure::structure;
+pub(super) use sums::{Sum, Sums};
 
 use finding::MOST;
 

@@ -4,6 +4,7 @@ use super::cursor::Step;
 use super::finding::{Finding, FindingKind, MOST};
 use super::geometry::{Turn, iterations};
 use super::ir::{ChannelKind, Loop, Op, Plan};
+use super::sums::Sums;
 use state::{Run, number};
 
 mod access;
@@ -21,6 +22,23 @@ pub(super) fn run(plan: &Plan, calls: u32) -> Vec<Finding> {
             run.findings
         }
     }
+}
+
+/// Runs one call of a plan of right structure, and returns what its reducing moves sum up.
+pub(in crate::plan) fn sums(plan: &Plan) -> Result<Sums, Finding> {
+    let mut run = Run::new(plan, 1).map_err(|message| Finding::new(FindingKind::Limit, None, message))?;
+    let chunks = plan.ranks.iter().map(|rank| rank.input_chunks).max().unwrap_or(0);
+    let atoms = u32::try_from(run.resolution.atoms).unwrap_or(u32::MAX);
+    let mut sums = Sums::new(number(plan.ranks.len()), chunks, atoms);
+    run.results = Some(Vec::new());
+    run.all();
+    if let Some(finding) = run.findings.into_iter().next() {
+        return Err(finding);
+    }
+    for (position, value) in run.results.unwrap_or_default() {
+        sums.note(position, run.values.hash(value));
+    }
+    Ok(sums)
 }
 
 impl<'p> Run<'p> {

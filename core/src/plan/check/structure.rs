@@ -8,8 +8,12 @@ use super::finding::{Finding, FindingKind, Location, MOST};
 use super::geometry::operands;
 use super::ir::{
     Barrier, Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut,
+    RankPlan,
 };
 use super::position::Position;
+
+/// Most turns of a loop: as many chunks as a check can follow.
+const MOST_TURNS: u32 = 1 << 23;
 
 /// Mistakes that each operation shows alone. A plan without any can be walked without further checks of ranges.
 pub fn structure(plan: &Plan) -> Vec<Finding> {
@@ -56,7 +60,7 @@ impl Structure<'_> {
                 settings.min_bytes, settings.max_bytes
             ));
         }
-        if let Kind::Broadcast { root } | Kind::Reduce { root } = plan.collective.kind
+        if let Some(root) = plan.collective.kind.root()
             && root >= ranks
         {
             say(format!("the root, rank {root}, is none of the plan's {ranks} ranks"));
@@ -68,7 +72,7 @@ impl Structure<'_> {
         if let Some(misfit) = plan.collective.kind.misfit(ranks, first.input_chunks, first.output_chunks) {
             say(misfit);
         }
-        let counts = |rank: &super::ir::RankPlan| (rank.input_chunks, rank.output_chunks);
+        let counts = |rank: &RankPlan| (rank.input_chunks, rank.output_chunks);
         if let Some(rank) = plan.ranks.iter().position(|rank| counts(rank) != counts(first)) {
             say(format!(
                 "rank {rank} has other numbers of input and output chunks than rank 0; all need the same"
@@ -156,6 +160,13 @@ impl Structure<'_> {
                 position,
                 "a loop needs a unit of at least one byte and at least one chunk",
             );
+        }
+        // Without a move, whose chunks must exist, a few bytes of a file could ask for any number of turns.
+        let chunks = |rank: &RankPlan| rank.input_chunks.max(rank.output_chunks).max(rank.scratch_chunks);
+        let most = self.plan.ranks.iter().map(chunks).max().unwrap_or(0).min(MOST_TURNS);
+        if repeated.chunks > most {
+            let message = format!("a loop over {} chunks; no buffer has more than {most}", repeated.chunks);
+            self.add(FindingKind::Bounds, position, message);
         }
         for operation in &repeated.body {
             let position = Position { inner: Some(operation.origin), ..position };

@@ -164,6 +164,20 @@ fn a_port_put_without_flush() {
     assert!(text.contains("flush the port channel"), "{text}");
 }
 
+/// No move bounds the turns of such a loop.
+#[test]
+fn a_loop_over_chunks_that_no_buffer_has() {
+    let mut plan = samples::all().into_iter().find(|plan| plan.name == "pipelined").unwrap();
+    for operation in samples::ops(&mut plan, 0, 1) {
+        if let Op::Loop(repeated) = &mut operation.op {
+            repeated.body.retain(|operation| !matches!(operation.op, Op::Move(_)));
+            repeated.chunks = u32::MAX;
+        }
+    }
+    let text = first(&plan, FindingKind::Bounds);
+    assert!(text.contains("rank 0 block 1") && text.contains("a loop over 4294967295 chunks"), "{text}");
+}
+
 #[test]
 fn a_semaphore_that_is_not_released() {
     let mut plan = samples::all().into_iter().find(|plan| plan.name == "pipelined").unwrap();

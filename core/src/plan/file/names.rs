@@ -144,21 +144,8 @@ impl Side {
     }
 }
 
-/// Names of reductions.
-const REDUCTIONS: [(Reduction, &str); 5] = [
-    (Reduction::Sum, "sum"),
-    (Reduction::Prod, "prod"),
-    (Reduction::Min, "min"),
-    (Reduction::Max, "max"),
-    (Reduction::Avg, "avg"),
-];
-
 pub(super) fn reduction_of(name: &str) -> Option<Reduction> {
-    REDUCTIONS.iter().find(|&&(_, other)| other == name).map(|&(reduction, _)| reduction)
-}
-
-pub(super) fn reduction_name(reduction: Reduction) -> &'static str {
-    REDUCTIONS.iter().find(|&&(other, _)| other == reduction).map_or("sum", |&(_, name)| name)
+    Reduction::ALL.into_iter().find(|reduction| reduction.name() == name)
 }
 
 pub(super) fn buffer(name: &str, path: &Path<'_>) -> Result<Buffer> {

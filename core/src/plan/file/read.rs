@@ -44,6 +44,7 @@ fn plan(value: &Value<'_>, path: &Path<'_>) -> Result<Plan> {
         threads_per_block: object.number_or("num_threads_per_block", default.threads_per_block)?,
         alignment: object.number_or("buffer_alignment", default.alignment)?,
         double_scratch: object.flag("use_double_scratch_buffer", default.double_scratch)?,
+        variable_chunks: default.variable_chunks,
         reuse_resources: object.flag("reuse_resources", default.reuse_resources)?,
         min_bytes: object.long("min_message_size", default.min_bytes)?,
         max_bytes: object.long("max_message_size", default.max_bytes)?,

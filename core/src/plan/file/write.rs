@@ -6,7 +6,7 @@ use super::ir::{
     Block, Buffer, ChannelKind, Form, Move, Op, Operand, Operation, Place, Plan, PortPut, Protocol, RankPlan,
 };
 use super::json::quote;
-use super::names::{Shape, buffer_name, reduction_name};
+use super::names::{Shape, buffer_name};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The plan as a file that [`read`](super::read) gives back equal.
@@ -14,12 +14,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// Neighbouring signals, waits, semaphore operations and puts that came from one operation of the author are written as one.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the format has no word for something: a move of a shape that MSCCL++ lacks, a root that is not
-/// rank 0, or a custom collective that would be read as another because of its name.
+/// [`ErrorKind::Plan`] if the format has no word for something: a move of a shape that MSCCL++ lacks, chunks of sizes of their
+/// own, a root that is not rank 0, or a custom collective that would be read as another because of its name.
 pub fn write(plan: &Plan) -> Result<String> {
     use super::collective::Kind;
-    if let Kind::Broadcast { root: 1.. } | Kind::Reduce { root: 1.. } = plan.collective.kind {
+    if plan.collective.kind.root().is_some_and(|root| root > 0) {
         return Err(refused("a root other than rank 0 cannot be written; renumber the ranks"));
+    }
+    if plan.settings.variable_chunks {
+        return Err(refused(
+            "chunks of sizes of their own cannot be written; the format has no word for them",
+        ));
     }
     if let Kind::Custom(name) = &plan.collective.kind
         && Kind::of_name(name) != plan.collective.kind
@@ -307,7 +312,7 @@ impl Writer<'_> {
             add(out, format_args!(",\"channel_type\":\"{kind}\""));
         }
         if let Some(reduction) = moved.reduction {
-            add(out, format_args!(",\"reduce_op\":\"{}\"", reduction_name(reduction)));
+            add(out, format_args!(",\"reduce_op\":\"{}\"", reduction.name()));
         }
         if let Some(share) = moved.share {
             add(out, format_args!(",\"tbg_info\":{{\"tb_id\":{},\"tbg_size\":{}}}", share.member, share.of));

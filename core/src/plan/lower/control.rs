@@ -8,6 +8,8 @@ use crate::error::Result;
 
 /// Bytes of a counter.
 const COUNTER: u32 = 8;
+/// Bytes of a row of a table.
+const ROW: u32 = size_of::<aqueduct_ptx::abi::PlanRow>() as u32;
 
 /// Where things lie in one rank's control area.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(in crate::plan) struct Control {
     barriers: u32,
     barrier_places: BTreeMap<u32, u32>,
     semaphores: u32,
+    /// The tables that ranks show each other in a plan whose chunks have sizes of their own.
+    tables: u32,
     /// Bytes of the area.
     pub(in crate::plan) bytes: u32,
 }
@@ -60,8 +64,19 @@ impl Control {
         let lap_barrier = laps + counters(plan.ranks.len(), 3)?;
         let barriers = lap_barrier + COUNTER;
         let semaphores = barriers + counters(barrier_places.len(), 1)?;
-        let bytes = semaphores + counters(rank.semaphores.len().div_ceil(2), 1)?;
-        Ok(Self { calls, channels, laps, lap_barrier, barriers, barrier_places, semaphores, bytes })
+        let tables = (semaphores + counters(rank.semaphores.len().div_ceil(2), 1)?).next_multiple_of(ROW);
+        let bytes = match plan.settings.variable_chunks {
+            // Two halves for each block.
+            true => {
+                let rows =
+                    plan.ranks.len().checked_pow(2).and_then(|rows| rows.checked_mul(2 * rank.blocks.len()));
+                let rows =
+                    rows.and_then(|rows| u32::try_from(rows).ok()).and_then(|rows| rows.checked_mul(ROW));
+                rows.and_then(|rows| tables.checked_add(rows)).ok_or_else(too_many)?
+            }
+            false => semaphores + counters(rank.semaphores.len().div_ceil(2), 1)?,
+        };
+        Ok(Self { calls, channels, laps, lap_barrier, barriers, barrier_places, semaphores, tables, bytes })
     }
 
     /// The counters of calls, one for each block.
@@ -92,6 +107,11 @@ impl Control {
     /// A semaphore.
     pub(super) fn semaphore(&self, index: u32) -> u32 {
         self.semaphores + 4 * index
+    }
+
+    /// The tables of a plan whose chunks have sizes of their own.
+    pub(super) fn tables(&self) -> u32 {
+        self.tables
     }
 
     /// The area before the first call.

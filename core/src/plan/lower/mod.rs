@@ -3,19 +3,24 @@
 //! One rank's thread blocks become [steps](steps) over numbers; [blocks of one shape](shapes) share a body. Everything
 //! that ranks must agree about, such as [where a peer's counters lie](control), follows from the plan alone.
 
+mod averages;
 pub(super) mod control;
+pub(super) mod mark;
 mod operands;
 mod refusal;
+mod repeats;
+mod rows;
 mod shapes;
 mod steps;
 
 use aqueduct_ptx::plan as ptx;
 
+pub(super) use averages::Averages;
 pub(super) use control::Control;
 use operands::Addresses;
 pub(super) use operands::{Address, Store};
 
-use super::{ir, position};
+use super::{check, collective, ir, position};
 use crate::error::Result;
 use ir::{Plan, Reduction};
 
@@ -28,7 +33,8 @@ pub(super) struct Lowered {
     pub(super) addresses: Vec<Address>,
 }
 
-/// Describes `rank`'s kernel for elements of a type, with `reduction` in place of the plan's own if there is one.
+/// Describes `rank`'s kernel for elements of a type, with `reduction` in place of the plan's own if there is one. A rank without
+/// operations has none. With `records` it notes the time of every operation, so many times in each block.
 ///
 /// # Errors
 /// [`ErrorKind::Plan`] for what kernels cannot do: the message names the operation.
@@ -37,17 +43,33 @@ pub(super) fn lower(
     rank: u32,
     element: ptx::Element,
     reduction: Option<Reduction>,
-) -> Result<Lowered> {
+    averages: &Averages<'_>,
+    records: Option<u32>,
+) -> Result<Option<Lowered>> {
     let rank_plan = &plan.ranks[rank as usize];
-    if rank_plan.blocks.is_empty() {
-        return Err(refusal::refused(format!(
-            "rank {rank} has no operation, and every rank of a plan runs a kernel; give it one, such as a copy in scratch"
-        )));
-    }
     let control = Control::of(plan, rank_plan)?;
     let mut addresses = Addresses::default();
-    let blocks = steps::of_rank(plan, rank, &control, reduction, &mut addresses)?;
+    let rows = plan.settings.variable_chunks.then(|| rows::of_rank(plan, rank, &control, &mut addresses));
+    let rows = rows.transpose()?;
+    let reductions = (reduction, averages);
+    let mut blocks = steps::of_rank(plan, rank, &control, reductions, &mut addresses, records.is_some())?;
     let laps = steps::laps(plan, rank, &control, &mut addresses)?;
+    if blocks.is_empty() {
+        // Its scratch has to be cleared before 32 bits of flags start over, and only a kernel does that.
+        return match laps {
+            None => Ok(None),
+            Some(_) => Err(refusal::refused(format!(
+                "rank {rank} has no operation, but its scratch gets packets; let it read them, or send none"
+            ))),
+        };
+    }
+    if rows.is_some() {
+        blocks.iter_mut().try_for_each(|steps| rows::open(steps, plan.ranks.len()))?;
+    }
+    let trace = records.map(|records| ptx::Trace { address: addresses.index(Address::Trace), records });
+    if trace.is_some() {
+        blocks.iter_mut().for_each(|steps| steps.push(ptx::Step::Mark { number: mark::END }));
+    }
     let (shapes, blocks) = shapes::shared(blocks);
     let kernel = ptx::Kernel {
         symbol: "aqueduct_plan".to_owned(),
@@ -58,10 +80,12 @@ pub(super) fn lower(
         calls: control.calls(),
         double_scratch: plan.settings.double_scratch,
         laps,
+        rows,
+        trace,
         shapes,
         blocks,
     };
-    Ok(Lowered { kernel, addresses: addresses.into_list() })
+    Ok(Some(Lowered { kernel, addresses: addresses.into_list() }))
 }
 
 #[cfg(test)]
@@ -70,11 +94,62 @@ mod tests {
     use crate::plan::{Kind, samples};
 
     #[test]
-    fn ranks_without_operations_are_refused() {
-        let mut plan = samples::all().remove(0);
+    fn ranks_without_operations_have_no_kernel() {
+        let mut plan = samples::two_shot(2);
         plan.collective.kind = Kind::Custom("one-sided".into());
+        let lowered = |plan: &Plan| lower(plan, 1, ptx::Element::I32, None, &Averages::of(plan), None);
+        assert!(lowered(&plan).unwrap().is_some());
         plan.ranks[1].blocks.clear();
-        let error = lower(&plan, 1, ptx::Element::I32, None).unwrap_err().to_string();
-        assert!(error.contains("rank 1 has no operation") && error.contains("give it one"), "{error}");
+        assert!(lowered(&plan).unwrap().is_none());
+        let mut plan = samples::one_shot(2, true);
+        plan.ranks[1].blocks.clear();
+        let error = lowered(&plan).unwrap_err().to_string();
+        assert!(error.contains("rank 1 has no operation") && error.contains("send none"), "{error}");
+    }
+
+    fn unmarked(steps: Vec<ptx::Step>) -> Vec<ptx::Step> {
+        let mut kept = Vec::new();
+        for step in steps {
+            match step {
+                ptx::Step::Mark { .. } => {}
+                ptx::Step::Loop { unit, chunks, body } => {
+                    kept.push(ptx::Step::Loop { unit, chunks, body: unmarked(body) });
+                }
+                step => steps::join(&mut kept, step),
+            }
+        }
+        kept
+    }
+
+    /// A kernel without a trace has the text of a traced one whose marks and records are taken away: tracing costs others nothing.
+    #[test]
+    fn a_kernel_without_trace_has_nothing_of_one() {
+        let target = aqueduct_ptx::Target::new(90);
+        let text = |kernel: &ptx::Kernel| ptx::render(kernel, target).unwrap().text;
+        for plan in samples::all() {
+            for rank in 0..u32::try_from(plan.ranks.len()).unwrap() {
+                let averages = Averages::of(&plan);
+                let lowered = |records| {
+                    lower(&plan, rank, ptx::Element::F32, None, &averages, records).unwrap().unwrap()
+                };
+                let (plain, mut traced) = (lowered(None), lowered(Some(64)));
+                let of_marks = text(&traced.kernel);
+                let marks = traced.kernel.shapes.iter().map(|shape| shape.steps.len()).sum::<usize>();
+                assert!(
+                    of_marks.matches("%globaltimer").count() > plain.kernel.shapes.len(),
+                    "{}",
+                    plan.name
+                );
+                for shape in &mut traced.kernel.shapes {
+                    shape.steps = unmarked(std::mem::take(&mut shape.steps));
+                }
+                assert!(marks > traced.kernel.shapes.iter().map(|shape| shape.steps.len()).sum());
+                assert_eq!(traced.addresses.pop(), Some(Address::Trace));
+                (traced.kernel.trace, traced.kernel.addresses) = (None, traced.kernel.addresses - 1);
+                assert_eq!(traced.kernel, plain.kernel, "{}", plan.name);
+                let text = text(&plain.kernel);
+                assert!(!text.contains("globaltimer") && !text.contains("k_trace"), "{}", plan.name);
+            }
+        }
     }
 }

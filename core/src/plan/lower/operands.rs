@@ -5,7 +5,12 @@ use std::collections::HashMap;
 use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
 
-use super::ir::{Buffer, Form, Operand, Place, RankPlan};
+use super::ir::{Buffer, Form, Operand, Place, RankPlan, Share};
+
+/// A block's part of a range.
+pub(super) fn shared(Share { member, of }: Share) -> ptx::Share {
+    ptx::Share { member: Fixed(member), of: Fixed(of) }
+}
 
 /// Something whose address a kernel is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +34,10 @@ pub(in crate::plan) enum Address {
         /// The peer's.
         target: Store,
     },
+    /// Not an address but a word of the caller's numbers: see [`PlanRows`](aqueduct_ptx::abi::PlanRows).
+    RowWord(u32),
+    /// The records of a traced kernel.
+    Trace,
     /// Not an address but an offset: where a rank's buffer begins in the memory that holds it.
     Offset(u32, ptx::Base),
 }

@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use aqueduct_ptx::plan as ptx;
 use ptx::Number;
 
-/// The bodies of all blocks, each once, and what each block passes to its own. A number that is the same in all blocks of a body stays
-/// in it; the others become a row, in which numbers that are equal in every block share an entry.
+use super::repeats::{Part, parts};
+
+/// The bodies of all blocks, each once, and what each block passes to its own. A number that is the same in all blocks of a body
+/// stays in it; the others become a row, in which numbers that are equal in every block share an entry. Steps that come [again
+/// and again](super::repeats) stand in it once, with an entry for each turn.
 pub(super) fn shared(blocks: Vec<Vec<ptx::Step>>) -> (Vec<ptx::Shape>, Vec<ptx::Block>) {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<Vec<ptx::Step>, usize> = HashMap::new();
@@ -19,33 +22,101 @@ pub(super) fn shared(blocks: Vec<Vec<ptx::Step>>) -> (Vec<ptx::Shape>, Vec<ptx::
         });
         groups[group].push(index);
     }
-    let values: Vec<Vec<u32>> = blocks.iter().map(|steps| values(steps)).collect();
+    let mut bodies: Vec<_> = known.into_iter().map(|(bare, group)| (group, parts(&bare))).collect();
+    bodies.sort_unstable_by_key(|(group, _)| *group);
     let mut rows = vec![ptx::Block { shape: 0, row: Vec::new() }; blocks.len()];
     let mut shapes = Vec::new();
-    for (shape, members) in (0..).zip(&groups) {
-        let mut entries: HashMap<Vec<u32>, u32> = HashMap::new();
-        let mut steps = blocks[members[0]].clone();
-        let mut place = 0;
-        numbers(&mut steps, &mut |number| {
-            let column: Vec<u32> = members.iter().map(|&member| values[member][place]).collect();
-            place += 1;
-            if column.iter().all(|&value| value == column[0]) {
-                return;
-            }
-            let next = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-            *number = Number::Row(*entries.entry(column.clone()).or_insert_with(|| {
-                for (&member, &value) in members.iter().zip(&column) {
-                    rows[member].row.push(value);
-                }
-                next
-            }));
-        });
-        for &member in members {
-            rows[member].shape = shape;
+    for ((shape, members), (_, parts)) in (0..).zip(&groups).zip(bodies) {
+        let mut group = Group::of(members.iter().map(|&member| &blocks[member][..]));
+        let steps = parts.into_iter().flat_map(|part| group.part(&blocks[members[0]], part)).collect();
+        for (&member, row) in members.iter().zip(group.rows) {
+            rows[member] = ptx::Block { shape, row };
         }
         shapes.push(ptx::Shape { steps });
     }
     (shapes, rows)
+}
+
+/// Blocks of one shape.
+struct Group {
+    /// Numbers of each block, in their order.
+    values: Vec<Vec<u32>>,
+    rows: Vec<Vec<u32>>,
+    /// Entries of the rows outside of repetitions, by their values in each block.
+    entries: HashMap<Vec<u32>, u32>,
+    /// Numbers that have been placed.
+    placed: usize,
+}
+
+impl Group {
+    fn of<'b>(blocks: impl Iterator<Item = &'b [ptx::Step]>) -> Self {
+        let values: Vec<_> = blocks.map(values).collect();
+        Self { rows: vec![Vec::new(); values.len()], values, entries: HashMap::new(), placed: 0 }
+    }
+
+    /// The next steps of the shape, as `block` has them, with entries of rows for what differs.
+    fn part(&mut self, block: &[ptx::Step], part: Part) -> Vec<ptx::Step> {
+        match part {
+            Part::Once(range) => {
+                let mut steps = block[range].to_vec();
+                numbers(&mut steps, &mut |number| *number = self.once());
+                steps
+            }
+            Part::Again { body, turns } => vec![self.again(block[body].to_vec(), turns)],
+        }
+    }
+
+    /// The next number.
+    fn once(&mut self) -> Number {
+        let column: Vec<u32> = self.values.iter().map(|values| values[self.placed]).collect();
+        self.placed += 1;
+        if column.iter().all(|&value| value == column[0]) {
+            return Number::Fixed(column[0]);
+        }
+        let rows = &mut self.rows;
+        let entry = *self.entries.entry(column).or_insert_with_key(|column| {
+            let next = entry(rows[0].len());
+            rows.iter_mut().zip(column).for_each(|(row, &value)| row.push(value));
+            next
+        });
+        Number::Row(entry)
+    }
+
+    /// A body that comes `turns` times, with as many entries of each turn as there are different numbers.
+    fn again(&mut self, mut body: Vec<ptx::Step>, turns: usize) -> ptx::Step {
+        let of_turn = values(&body).len();
+        let (first, base) = (self.placed, self.rows[0].len());
+        // Values of each entry, turn by turn, block by block.
+        let mut columns: Vec<Vec<u32>> = Vec::new();
+        let mut entries: HashMap<Vec<u32>, u32> = HashMap::new();
+        let mut at = first;
+        numbers(&mut body, &mut |number| {
+            let of_turns = |turn| self.values.iter().map(move |values| values[at + turn * of_turn]);
+            let column: Vec<u32> = (0..turns).flat_map(of_turns).collect();
+            at += 1;
+            *number = if column.iter().all(|&value| value == column[0]) {
+                Number::Fixed(column[0])
+            } else {
+                Number::Row(*entries.entry(column).or_insert_with_key(|column| {
+                    columns.push(column.clone());
+                    entry(base + columns.len() - 1)
+                }))
+            };
+        });
+        for turn in 0..turns {
+            let blocks = self.rows.len();
+            for (nth, row) in self.rows.iter_mut().enumerate() {
+                row.extend(columns.iter().map(|column| column[turn * blocks + nth]));
+            }
+        }
+        self.placed = first + turns * of_turn;
+        ptx::Step::Repeat { turns: entry(turns), stride: entry(columns.len()), body }
+    }
+}
+
+/// The number of an entry. A row of 2^32 entries does not fit into memory.
+fn entry(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 fn values(steps: &[ptx::Step]) -> Vec<u32> {
@@ -62,7 +133,7 @@ fn values(steps: &[ptx::Step]) -> Vec<u32> {
 fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
     for step in steps {
         match step {
-            ptx::Step::Sync => {}
+            ptx::Step::Sync | ptx::Step::ShowRows | ptx::Step::JudgeRows | ptx::Step::Mark { .. } => {}
             ptx::Step::Barrier { state, blocks } => [state, blocks].into_iter().for_each(&mut *visit),
             ptx::Step::Signal(list) => {
                 for ptx::Signal { outbound, peer, inbound, relaxed: _ } in list {
@@ -97,6 +168,7 @@ fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
                 visit(chunks);
                 numbers(body, visit);
             }
+            ptx::Step::Repeat { turns: _, stride: _, body } => numbers(body, visit),
         }
     }
 }

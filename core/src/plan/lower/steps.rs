@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
 
+use super::averages::Averages;
 use super::control::{Control, Counters};
 use super::ir::{
     Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
-    Reduction, Share,
+    Reduction,
 };
-use super::operands::{Address, Addresses, Store, expanded, in_store};
+use super::mark::number;
+use super::operands::{Address, Addresses, Store, expanded, in_store, shared};
 use super::position::Position;
 use super::refusal::refused;
+use super::rows;
 use crate::error::Result;
 
 /// Slices of loops are cut at multiples of this many bytes.
@@ -23,17 +26,20 @@ pub(super) fn of_rank(
     plan: &Plan,
     rank: u32,
     control: &Control,
-    reduction: Option<Reduction>,
+    (reduction, averages): (Option<Reduction>, &Averages<'_>),
     addresses: &mut Addresses,
+    marks: bool,
 ) -> Result<Vec<Vec<ptx::Step>>> {
     let rank_plan = &plan.ranks[rank as usize];
     single_users(rank, rank_plan)?;
-    let mut translator = Translator { plan, rank, rank_plan, control, reduction, addresses };
+    let (controls, ends) = (BTreeMap::new(), other_ends(plan, rank));
+    let mut translator =
+        Translator { plan, rank, rank_plan, control, reduction, averages, addresses, marks, controls, ends };
     let blocks = rank_plan.blocks.iter().zip(0..);
     blocks
         .map(|(block, index)| {
             let at = |op: usize, inner| Position::of(plan, rank, index, op, inner);
-            translator.steps(&block.ops, &|op| at(op, None), &at)
+            translator.steps(&block.ops, None, &|op| at(op, None), &at)
         })
         .collect()
 }
@@ -44,7 +50,14 @@ struct Translator<'p, 'a> {
     rank_plan: &'p RankPlan,
     control: &'p Control,
     reduction: Option<Reduction>,
+    averages: &'a Averages<'p>,
     addresses: &'a mut Addresses,
+    /// A mark stands before every operation.
+    marks: bool,
+    /// The control areas of peers so far: each takes a walk over all of a peer's operations.
+    controls: BTreeMap<u32, Control>,
+    /// The peer and its end of each memory channel.
+    ends: Vec<Option<(u32, Channel)>>,
 }
 
 /// The position of an operation of a list, and that of one in a loop of it.
@@ -52,13 +65,24 @@ type At<'f> = &'f dyn Fn(usize) -> Position;
 type Inside<'f> = &'f dyn Fn(usize, Option<usize>) -> Position;
 
 impl Translator<'_, '_> {
-    fn steps(&mut self, ops: &[Operation], at: At<'_>, inside: Inside<'_>) -> Result<Vec<ptx::Step>> {
+    /// Steps of a block, or of the loop that is its operation `within`.
+    fn steps(
+        &mut self,
+        ops: &[Operation],
+        within: Option<usize>,
+        at: At<'_>,
+        inside: Inside<'_>,
+    ) -> Result<Vec<ptx::Step>> {
         let mut steps = Vec::new();
         for (index, operation) in ops.iter().enumerate() {
+            if self.marks && !matches!(operation.op, Op::Loop(_)) {
+                let number = within.map_or_else(|| number(index, None), |op| number(op, Some(index)));
+                steps.push(ptx::Step::Mark { number });
+            }
             match &operation.op {
                 Op::Loop(repeated) => {
                     let inner = |inner| inside(index, Some(inner));
-                    steps.push(self.repeated(repeated, at(index), &inner)?);
+                    steps.push(self.repeated(repeated, index, at(index), &inner)?);
                 }
                 op => join(&mut steps, self.step(op, at(index))?),
             }
@@ -66,7 +90,13 @@ impl Translator<'_, '_> {
         Ok(steps)
     }
 
-    fn repeated(&mut self, repeated: &Loop, position: Position, at: At<'_>) -> Result<ptx::Step> {
+    fn repeated(
+        &mut self,
+        repeated: &Loop,
+        index: usize,
+        position: Position,
+        at: At<'_>,
+    ) -> Result<ptx::Step> {
         if !repeated.unit.is_multiple_of(VECTOR) {
             let message = format!(
                 "{position}: a loop's unit of {} bytes is no multiple of {VECTOR}; round it",
@@ -75,7 +105,7 @@ impl Translator<'_, '_> {
             return Err(refused(message));
         }
         // A loop in a loop is refused by the checks of structure.
-        let body = self.steps(&repeated.body, at, &|inner, _| at(inner))?;
+        let body = self.steps(&repeated.body, Some(index), at, &|inner, _| at(inner))?;
         Ok(ptx::Step::Loop { unit: repeated.unit, chunks: Fixed(repeated.chunks), body })
     }
 
@@ -99,17 +129,20 @@ impl Translator<'_, '_> {
             Op::Acquire { semaphore } => ptx::Step::Acquire { at: Fixed(self.control.semaphore(*semaphore)) },
             Op::Release { semaphore } => ptx::Step::Release { at: Fixed(self.control.semaphore(*semaphore)) },
             Op::Move(moved) => {
-                let step = self.moved(moved);
-                // The sum is divided where it is complete; a plan of several steps does not say where that is.
-                if step.reduction == Some(ptx::Reduction::Avg) && step.sources.len() != self.plan.ranks.len()
-                {
-                    let message = format!(
-                        "{position}: an average needs the data of all {} ranks in one operation, which has {} sources; \
-                         use a sum, or a plan that reduces at once",
-                        self.plan.ranks.len(),
-                        step.sources.len()
-                    );
-                    return Err(refused(message));
+                if self.plan.settings.variable_chunks {
+                    return rows::moved(
+                        self.plan,
+                        self.rank,
+                        moved,
+                        self.reduced(moved),
+                        position,
+                        self.addresses,
+                    )
+                    .map(ptx::Step::Move);
+                }
+                let mut step = self.moved(moved);
+                if step.reduction == Some(ptx::Reduction::Avg) {
+                    step.reduction = Some(self.averages.reduction(position, step.sources.len())?);
                 }
                 ptx::Step::Move(step)
             }
@@ -121,7 +154,10 @@ impl Translator<'_, '_> {
 
     fn signal(&mut self, channel: Channel, relaxed: bool, position: Position) -> Result<ptx::Signal> {
         let (peer, end) = self.other_end(channel, position)?;
-        let theirs = Control::of(self.plan, &self.plan.ranks[peer as usize])?.channel(end.index);
+        if !self.controls.contains_key(&peer) {
+            self.controls.insert(peer, Control::of(self.plan, &self.plan.ranks[peer as usize])?);
+        }
+        let theirs = self.controls[&peer].channel(end.index);
         let mine = self.control.channel(channel.index);
         Ok(signal(mine, peer, theirs, relaxed, self.addresses))
     }
@@ -133,7 +169,7 @@ impl Translator<'_, '_> {
     }
 
     fn other_end(&self, channel: Channel, position: Position) -> Result<(u32, Channel)> {
-        let end = self.plan.other_end(self.rank, channel);
+        let end = self.ends.get(channel.index as usize).copied().flatten();
         end.ok_or_else(|| refused(format!("{position}: its channel has no other end")))
     }
 
@@ -170,17 +206,21 @@ impl Translator<'_, '_> {
             each.flat_map(|operand| expanded(self.rank, self.rank_plan, operand, self.addresses)).collect()
         };
         let (sources, targets) = (all(&moved.sources), all(&moved.targets));
-        let reduction = moved.reduction.map(|own| kind(self.reduction.unwrap_or(own)));
+        let reduction = self.reduced(moved);
         // A switch of one rank reduces nothing.
         let reduction = reduction.filter(|_| sources.len() > 1);
-        let share =
-            moved.share.map(|Share { member, of }| ptx::Share { member: Fixed(member), of: Fixed(of) });
-        ptx::Move { sources, targets, count: Fixed(moved.count), reduction, share }
+        let share = moved.share.map(shared);
+        ptx::Move { sources, targets, count: Fixed(moved.count), reduction, share, by_rows: false }
+    }
+
+    /// How a move reduces in this kernel.
+    fn reduced(&self, moved: &Move) -> Option<ptx::Reduction> {
+        moved.reduction.map(|own| kind(self.reduction.unwrap_or(own)))
     }
 }
 
 /// Adds a step; signals behind signals, and waits behind waits, become one list unless they share a counter.
-fn join(steps: &mut Vec<ptx::Step>, step: ptx::Step) {
+pub(super) fn join(steps: &mut Vec<ptx::Step>, step: ptx::Step) {
     match (steps.last_mut(), step) {
         (Some(ptx::Step::Signal(list)), ptx::Step::Signal(more))
             if more.iter().all(|new| list.iter().all(|old| old.outbound != new.outbound)) =>
@@ -194,6 +234,23 @@ fn join(steps: &mut Vec<ptx::Step>, step: ptx::Step) {
         }
         (_, step) => steps.push(step),
     }
+}
+
+/// The other end of each of a rank's memory channels: the k-th to a peer meets the peer's k-th back.
+fn other_ends(plan: &Plan, rank: u32) -> Vec<Option<(u32, Channel)>> {
+    let mut theirs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut used: BTreeMap<u32, usize> = BTreeMap::new();
+    let end = |&peer: &u32| {
+        let back = theirs.entry(peer).or_insert_with(|| {
+            let channels = plan.ranks.get(peer as usize).map_or(&[][..], |peer| &peer.memory_channels);
+            (0..).zip(channels).filter(|(_, back)| **back == rank).map(|(index, _)| index).collect()
+        });
+        let nth = used.entry(peer).or_default();
+        let index = back.get(*nth).copied();
+        *nth += 1;
+        index.map(|index| (peer, Channel { kind: ChannelKind::Memory, index }))
+    };
+    plan.ranks[rank as usize].memory_channels.iter().map(end).collect()
 }
 
 fn signal(
@@ -317,4 +374,24 @@ fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
         }
     }
     targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{programs, samples};
+
+    #[test]
+    fn the_other_ends_are_those_of_the_plan() {
+        let choices = programs::Choices { chunk_factor: Some(4), ..Default::default() };
+        let two_shot =
+            programs::find("all-reduce", None).unwrap().program(3, &choices).unwrap().compile().unwrap();
+        for plan in samples::all().into_iter().chain([two_shot]) {
+            for rank in 0..u32::try_from(plan.ranks.len()).unwrap() {
+                let channels = 0..u32::try_from(plan.ranks[rank as usize].memory_channels.len()).unwrap();
+                let end = |index| plan.other_end(rank, Channel { kind: ChannelKind::Memory, index });
+                assert_eq!(other_ends(&plan, rank), channels.map(end).collect::<Vec<_>>(), "{}", plan.name);
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@ use super::collective::Kind;
 use super::ir::{
     Barrier, Block, Buffer, Channel, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
 };
+use super::limits::MAX_BLOCKS;
 use super::{checked, refused};
 use crate::error::Result;
 
@@ -32,6 +33,12 @@ pub fn replicate(plan: &Plan, instances: u32, policy: Policy) -> Result<Plan> {
     checked(plan)?;
     if instances == 0 {
         return Err(refused("a plan of no instances; use one or more"));
+    }
+    let most = plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0);
+    if most.saturating_mul(instances as usize) > MAX_BLOCKS {
+        return Err(refused(format!(
+            "{instances} instances of {most} blocks: a rank has at most {MAX_BLOCKS} blocks"
+        )));
     }
     if policy == Policy::None && instances > 1 && matches!(plan.collective.kind, Kind::Custom(_)) {
         return Err(refused(
@@ -145,8 +152,8 @@ impl Instance<'_> {
         let ranks = u32::try_from(self.plan.ranks.len()).unwrap_or(1);
         match (&self.plan.collective.kind, buffer) {
             (_, Buffer::Scratch) => scratch(self.plan, rank),
-            (Kind::AllGather, _) => rank.input_chunks,
-            (Kind::ReduceScatter, _) => rank.output_chunks,
+            (Kind::AllGather | Kind::Gather { .. }, _) => rank.input_chunks,
+            (Kind::ReduceScatter | Kind::Scatter { .. }, _) => rank.output_chunks,
             (Kind::AllToAll, _) => rank.input_chunks / ranks,
             _ => rank.chunks(buffer),
         }

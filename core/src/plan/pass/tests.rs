@@ -113,6 +113,8 @@ fn fusion_keeps_results() {
 #[test]
 fn instances_keep_results() {
     for plan in samples::all() {
+        let error = replicate(&plan, u32::MAX, Policy::Interleaved).unwrap_err();
+        assert!(error.message().contains("at most"), "{error}");
         assert_eq!(replicate(&plan, 1, Policy::Interleaved).unwrap(), plan);
         assert_eq!(replicate(&plan, 1, Policy::None).unwrap(), plan);
         for (instances, policy) in [(2, Policy::Interleaved), (3, Policy::None), (2, Policy::None)] {

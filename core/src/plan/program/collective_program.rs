@@ -95,6 +95,15 @@ impl CollectiveProgram {
         self
     }
 
+    /// Whether chunks have sizes of their own, known only at run time ([`Settings::variable_chunks`](crate::plan::Settings)). Such a
+    /// program is an all-to-all or a reduce-scatter of one chunk for each rank. Every block begins with a signal to each other rank
+    /// and a wait for each, and moves single chunks between inputs and outputs.
+    #[must_use]
+    pub fn variable_chunks(mut self, variable: bool) -> Self {
+        self.settings.variable_chunks = variable;
+        self
+    }
+
     /// Whether calls on different buffers share one context and its scratch.
     #[must_use]
     pub fn reuse_resources(mut self, reuse: bool) -> Self {

@@ -44,6 +44,16 @@ impl Pattern {
         Self::even(Kind::Reduce { root }, ranks, ranks.saturating_mul(chunk_factor))
     }
 
+    /// `root` gets all inputs: `chunk_factor` chunks in, n times as many out.
+    pub fn gather(ranks: u32, chunk_factor: u32, root: u32) -> Self {
+        Self::new(Kind::Gather { root }, ranks, chunk_factor, ranks.saturating_mul(chunk_factor))
+    }
+
+    /// Rank r gets part r of the input of `root`: n * `chunk_factor` chunks in, `chunk_factor` out.
+    pub fn scatter(ranks: u32, chunk_factor: u32, root: u32) -> Self {
+        Self::new(Kind::Scatter { root }, ranks, ranks.saturating_mul(chunk_factor), chunk_factor)
+    }
+
     /// Every rank gets the input of the rank before it: `chunk_factor` chunks in and out.
     pub fn send_recv(ranks: u32, chunk_factor: u32) -> Self {
         Self::even(Kind::SendRecv, ranks, chunk_factor)
@@ -54,11 +64,21 @@ impl Pattern {
         Self::new(Kind::Custom(name.into()), ranks, input_chunks, output_chunks)
     }
 
-    /// The same, where input and output are the same memory: in an all-gather the input is the rank's part of the output, in a
-    /// reduce-scatter the output is the rank's part of the input, otherwise both are the same chunks.
+    /// The same, where input and output are the same memory: in an all-gather or a gather the input is the rank's part of the output,
+    /// in a reduce-scatter or a scatter the output is the rank's part of the input, otherwise both are the same chunks.
     #[must_use]
     pub fn in_place(mut self) -> Self {
         self.collective.in_place = true;
+        self
+    }
+
+    /// The same, where input and output have so many chunks: an all-reduce, a broadcast and a reduce of a single step need not be
+    /// cut for the ranks. Of no effect on the others, whose parts are the ranks'.
+    #[must_use]
+    pub fn cut_into(mut self, chunks: u32) -> Self {
+        if self.collective.kind.divides_freely() {
+            (self.input_chunks, self.output_chunks) = (chunks, chunks);
+        }
         self
     }
 

@@ -1,7 +1,7 @@
 //! The programs by the names that users give them.
 
 use super::program::CollectiveProgram;
-use super::{all_gather, all_reduce, all_to_all, rooted};
+use super::{all_gather, all_reduce, all_to_all, hierarchical, rooted};
 use crate::error::{Error, Result};
 
 /// The most ranks of a program here: some have operations for each pair of ranks.
@@ -21,14 +21,25 @@ pub struct Algorithm {
     make: Make,
 }
 
-/// A generator, from ranks and, if the program has one, the chunk factor.
+/// Choices of a program besides its number of ranks; each algorithm takes some.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choices {
+    /// Chunks into which each rank's part of a message is cut; one unless given.
+    pub chunk_factor: Option<u32>,
+    /// Ranks of each host, which are numbered host by host. Unless given, the ranks are those of two hosts, or each rank has a
+    /// host of its own if their number is odd.
+    pub ranks_per_host: Option<u32>,
+}
+
+/// A generator, from the number of ranks and what the algorithm takes besides.
 #[derive(Clone, Copy, Debug)]
 enum Make {
     Plain(fn(u32) -> CollectiveProgram),
     Chunked(fn(u32, u32) -> CollectiveProgram),
+    OfHosts(fn(u32, u32) -> CollectiveProgram),
 }
 
-use Make::{Chunked, Plain};
+use Make::{Chunked, OfHosts, Plain};
 
 /// All algorithms, by collective; the first of each collective serves every size of message.
 pub const ALGORITHMS: &[Algorithm] = &[
@@ -65,6 +76,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
             Plain(all_reduce::recursive_halving),
         )
     },
+    entry(
+        "all-reduce",
+        "hierarchical",
+        "over memory within a host and ports between hosts: each host's sum of a part goes to the others, in place",
+        OfHosts(hierarchical::all_reduce),
+    ),
     entry(
         "all-reduce",
         "switch",
@@ -115,6 +132,18 @@ pub const ALGORITHMS: &[Algorithm] = &[
     ),
     entry("reduce", "direct", "rank 0 reads and reduces all inputs", Plain(|ranks| rooted::reduce(ranks, 0))),
     entry(
+        "gather",
+        "direct",
+        "the others put their inputs to rank 0",
+        Plain(|ranks| rooted::gather(ranks, 0)),
+    ),
+    entry(
+        "scatter",
+        "direct",
+        "the others get their parts of the input of rank 0",
+        Plain(|ranks| rooted::scatter(ranks, 0)),
+    ),
+    entry(
         "send-receive",
         "ring",
         "each rank puts its input to the next one over a port channel",
@@ -151,11 +180,11 @@ pub fn find(collective: &str, name: Option<&str>) -> Result<&'static Algorithm> 
 }
 
 impl Algorithm {
-    /// The program of `ranks` ranks, each of whose parts of a message is cut into `chunk_factor` chunks; one unless given.
+    /// The program of `ranks` ranks.
     ///
     /// # Errors
-    /// `InvalidUsage` for a number of ranks that the algorithm cannot have, and for a chunk factor if it takes none.
-    pub fn program(&self, ranks: u32, chunk_factor: Option<u32>) -> Result<CollectiveProgram> {
+    /// `InvalidUsage` for a number of ranks that the algorithm cannot have, and for a choice that it does not take.
+    pub fn program(&self, ranks: u32, choices: &Choices) -> Result<CollectiveProgram> {
         let refused = |message: String| Err(Error::usage("Algorithm::program", message));
         let Self { collective, name, .. } = self;
         if !(2..=MAX_RANKS).contains(&ranks) {
@@ -164,16 +193,28 @@ impl Algorithm {
         if self.power_of_two && !ranks.is_power_of_two() {
             return refused(format!("{ranks} ranks; {name} takes a power of two"));
         }
-        match (self.make, chunk_factor) {
-            (Plain(make), None) => Ok(make(ranks)),
-            (Chunked(make), factor @ (None | Some(1..=MAX_CHUNK_FACTOR))) => {
-                Ok(make(ranks, factor.unwrap_or(1)))
-            }
-            (Plain(_), Some(_)) => {
-                refused(format!("{collective} by {name} takes no chunk factor; use more instances"))
-            }
-            (Chunked(_), Some(factor)) => {
-                refused(format!("a chunk factor of {factor}; use 1 to {MAX_CHUNK_FACTOR}"))
+        if choices.chunk_factor.is_some() && !matches!(self.make, Chunked(_)) {
+            return refused(format!("{collective} by {name} takes no chunk factor; use more instances"));
+        }
+        if choices.ranks_per_host.is_some() && !matches!(self.make, OfHosts(_)) {
+            return refused(format!(
+                "{collective} by {name} takes no ranks per host; the hierarchical ones do"
+            ));
+        }
+        match self.make {
+            Plain(make) => Ok(make(ranks)),
+            Chunked(make) => match choices.chunk_factor.unwrap_or(1) {
+                factor @ 1..=MAX_CHUNK_FACTOR => Ok(make(ranks, factor)),
+                factor => refused(format!("a chunk factor of {factor}; use 1 to {MAX_CHUNK_FACTOR}")),
+            },
+            OfHosts(make) => {
+                let two_hosts = if ranks.is_multiple_of(2) { ranks / 2 } else { 1 };
+                match choices.ranks_per_host.unwrap_or(two_hosts) {
+                    local if local > 0 && ranks.is_multiple_of(local) => Ok(make(ranks, local)),
+                    local => refused(format!(
+                        "{local} ranks per host; {ranks} ranks are no whole number of such hosts"
+                    )),
+                }
             }
         }
     }
@@ -195,12 +236,19 @@ mod tests {
         for algorithm in ALGORITHMS {
             for (ranks, instances) in [(2, 1), (3, 2), (4, 1)] {
                 if algorithm.power_of_two && ranks == 3 {
-                    assert!(algorithm.program(ranks, None).unwrap_err().message().contains("power of two"));
+                    assert!(
+                        algorithm
+                            .program(ranks, &Choices::default())
+                            .unwrap_err()
+                            .message()
+                            .contains("power of two")
+                    );
                     continue;
                 }
                 options.instances = instances;
-                let factor = matches!(algorithm.make, Chunked(_)).then_some(2);
-                let plan = algorithm.program(ranks, factor).unwrap().build().unwrap();
+                let chunk_factor = matches!(algorithm.make, Chunked(_)).then_some(2);
+                let choices = Choices { chunk_factor, ..Choices::default() };
+                let plan = algorithm.program(ranks, &choices).unwrap().build().unwrap();
                 let plan = pass::run(&plan, &options, None).unwrap();
                 right(&plan);
                 assert_eq!(file::read(&file::write(&plan).unwrap()).unwrap(), plan, "{algorithm:?}");
@@ -226,16 +274,26 @@ mod tests {
         let wrong = |collective, name| find(collective, name).unwrap_err().to_string();
         assert!(wrong("allreduce", None).contains("use one of all-reduce, all-gather, reduce-scatter"));
         assert!(wrong("all-gather", Some("tree")).contains("`tree`; use one of all-pairs, ring, packets"));
-        let program = |name, ranks, factor| {
-            let program = find("all-reduce", Some(name)).unwrap().program(ranks, factor);
-            program.map(drop).unwrap_err().to_string()
+        let program = |name, ranks, chunk_factor, ranks_per_host| {
+            let choices = Choices { chunk_factor, ranks_per_host };
+            find("all-reduce", Some(name))
+                .unwrap()
+                .program(ranks, &choices)
+                .map(drop)
+                .unwrap_err()
+                .to_string()
         };
         for ranks in [0, 1, MAX_RANKS + 1] {
-            assert!(program("ring", ranks, None).contains("2 to 1024"));
+            assert!(program("ring", ranks, None, None).contains("2 to 1024"));
         }
-        assert!(program("ring", 4, Some(2)).contains("more instances"));
+        assert!(program("ring", 4, Some(2), None).contains("more instances"));
+        assert!(program("hierarchical", 4, Some(2), None).contains("more instances"));
+        assert!(program("two-shot", 4, None, Some(2)).contains("the hierarchical ones do"));
         for factor in [0, MAX_CHUNK_FACTOR + 1] {
-            assert!(program("two-shot", 4, Some(factor)).contains("use 1 to 296"));
+            assert!(program("two-shot", 4, Some(factor), None).contains("use 1 to 296"));
+        }
+        for local in [0, 3, 8] {
+            assert!(program("hierarchical", 4, None, Some(local)).contains("no whole number of such hosts"));
         }
     }
 }

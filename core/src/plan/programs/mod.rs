@@ -6,7 +6,7 @@
 //! use aqueduct::plan::programs;
 //!
 //! let ring = programs::find("all-reduce", Some("ring"))?;
-//! let plan = ring.program(4, None)?.instances(2).compile()?;
+//! let plan = ring.program(4, &programs::Choices::default())?.instances(2).compile()?;
 //! assert_eq!(plan.ranks.len(), 4);
 //! # Ok::<(), aqueduct::Error>(())
 //! ```
@@ -15,6 +15,7 @@ pub(super) mod all_gather;
 pub(super) mod all_reduce;
 pub(super) mod all_to_all;
 mod catalog;
+mod hierarchical;
 pub(super) mod rooted;
 
 #[cfg(test)]
@@ -26,7 +27,7 @@ mod tests;
 #[cfg(test)]
 mod written;
 
-pub use catalog::{ALGORITHMS, Algorithm, find};
+pub use catalog::{ALGORITHMS, Algorithm, Choices, find};
 #[cfg(test)]
 pub(super) use written::{all, synchronised};
 

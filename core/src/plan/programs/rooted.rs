@@ -60,6 +60,43 @@ pub(in super::super) fn reduce(n: u32, root: u32) -> CollectiveProgram {
     program
 }
 
+/// The others put their inputs into the root's output.
+pub(in super::super) fn gather(n: u32, root: u32) -> CollectiveProgram {
+    let program = CollectiveProgram::new("gather", Pattern::gather(n, 1, root));
+    let rank = program.rank(root);
+    let from_all = channels(&rank);
+    // The others may write as soon as the root has begun.
+    from_all.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
+    rank.copy(rank.output().chunk(root), rank.input().chunk(0), 0);
+    from_all.iter().for_each(|channel| channel.wait(0, SyncType::After));
+    for peer in rank.peers() {
+        let from = program.rank(peer);
+        let channel = from.memory_channel(root);
+        channel.relaxed_wait(0, SyncType::After);
+        channel.put(rank.output().chunk(peer), from.input().chunk(0), 0);
+        channel.signal(0, SyncType::Before);
+    }
+    program
+}
+
+/// The others read their parts of the root's input.
+pub(in super::super) fn scatter(n: u32, root: u32) -> CollectiveProgram {
+    let program = CollectiveProgram::new("scatter", Pattern::scatter(n, 1, root));
+    let rank = program.rank(root);
+    let to_all = channels(&rank);
+    to_all.iter().for_each(|channel| channel.signal(0, SyncType::None));
+    rank.copy(rank.output().chunk(0), rank.input().chunk(root), 0);
+    to_all.iter().for_each(|channel| channel.wait(0, SyncType::After));
+    for peer in rank.peers() {
+        let to = program.rank(peer);
+        let channel = to.memory_channel(root);
+        channel.wait(0, SyncType::After);
+        channel.get(to.output().chunk(0), rank.input().chunk(peer), 0);
+        channel.signal(0, SyncType::Before);
+    }
+    program
+}
+
 /// Every rank puts its input to the next one.
 pub(in super::super) fn send_recv(n: u32, chunks: u32) -> CollectiveProgram {
     let program = CollectiveProgram::new("sendrecv", Pattern::send_recv(n, chunks));

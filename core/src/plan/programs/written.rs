@@ -19,6 +19,8 @@ pub(in super::super) fn all(ranks: u32) -> Vec<CollectiveProgram> {
         all_to_all::pipelined(ranks, 2),
         rooted::broadcast_line(ranks, ranks - 1),
         rooted::reduce(ranks, ranks / 2),
+        rooted::gather(ranks, ranks - 1),
+        rooted::scatter(ranks, ranks / 2),
         rooted::send_recv(ranks, 2),
         rooted::reduce_scatter(ranks),
     ];

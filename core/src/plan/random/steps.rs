@@ -39,8 +39,8 @@ pub(super) fn steps(dice: &mut Dice) -> (Plan, Vec<Step>) {
     let collective = collective(dice, ranks);
     let part = 1 + dice.below(3);
     let (input, output) = match collective.kind {
-        Kind::AllGather => (part, part * ranks),
-        Kind::ReduceScatter => (part * ranks, part),
+        Kind::AllGather | Kind::Gather { .. } => (part, part * ranks),
+        Kind::ReduceScatter | Kind::Scatter { .. } => (part * ranks, part),
         Kind::AllToAll => (part * ranks, part * ranks),
         _ => (part, part),
     };
@@ -71,6 +71,8 @@ fn collective(dice: &mut Dice, ranks: u32) -> Collective {
         Kind::AllToAll,
         Kind::Broadcast { root },
         Kind::Reduce { root },
+        Kind::Gather { root },
+        Kind::Scatter { root },
         Kind::SendRecv,
     ]);
     Collective { kind, in_place: dice.one_in(2) }
@@ -115,15 +117,19 @@ impl Author<'_> {
         let ranks = self.ranks();
         let at = |rank, buffer, first| At { rank, buffer, first };
         let whole = match kind {
-            Kind::AllGather | Kind::AllReduce | Kind::Broadcast { .. } | Kind::Reduce { .. } => input,
+            Kind::AllGather
+            | Kind::AllReduce
+            | Kind::Broadcast { .. }
+            | Kind::Reduce { .. }
+            | Kind::Gather { .. } => input,
             Kind::AllToAll => input / ranks,
             _ => output,
         };
         // Rank that gives or gets, first chunk and count of each piece.
         let mut pieces = Vec::new();
         let owners = match kind {
-            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll | Kind::SendRecv => ranks,
-            _ => 1,
+            Kind::AllReduce | Kind::Broadcast { .. } | Kind::Reduce { .. } | Kind::Custom(_) => 1,
+            _ => ranks,
         };
         for owner in 0..owners {
             let mut first = 0;
@@ -167,6 +173,16 @@ impl Author<'_> {
                     let others =
                         others.map(|&rank| at(rank, Buffer::Output, owner * input + first)).collect();
                     self.spread(at(owner, Buffer::Input, first), others, count);
+                }
+                Kind::Gather { root } if owner == root && in_place => {}
+                Kind::Gather { root } => {
+                    let to = at(root, Buffer::Output, owner * input + first);
+                    self.spread(at(owner, Buffer::Input, first), vec![to], count);
+                }
+                Kind::Scatter { root } if owner == root && in_place => {}
+                Kind::Scatter { root } => {
+                    let from = at(root, Buffer::Input, owner * output + first);
+                    self.spread(from, vec![at(owner, Buffer::Output, first)], count);
                 }
                 Kind::AllToAll => {
                     for to in all.into_iter().filter(|&to| to != owner || !in_place) {

@@ -22,7 +22,7 @@ fn programs_are_right() {
         kinds.insert(plan.collective.kind.name().to_owned());
         operations += plan.operations();
     }
-    assert_eq!(kinds.len(), 7, "{kinds:?}");
+    assert_eq!(kinds.len(), 9, "{kinds:?}");
     assert!(operations > 20 * usize::try_from(programs()).unwrap(), "{operations}");
 }
 

@@ -11,7 +11,7 @@ use super::ports::Memories;
 use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::gpu::{GpuBuffer, KeepAlive};
+use crate::gpu::GpuBuffer;
 
 const OP: &str = "Executor::prepare";
 /// Parts of an arena begin at multiples of this.
@@ -99,17 +99,33 @@ impl Uses {
 }
 
 /// The ranks whose memory a rank's kernel uses, without itself. The same pairs both ways: who stores also hears.
-pub(super) fn neighbours(rank: u32, plan: &RankPlan) -> BTreeSet<u32> {
-    let mut all: BTreeSet<u32> = plan.memory_channels.iter().copied().collect();
-    all.extend(plan.switches.iter().flat_map(|switch| &switch.ranks));
+pub(super) fn neighbours(rank: u32, plan: &Plan) -> BTreeSet<u32> {
+    let mine = &plan.ranks[rank as usize];
+    let mut all: BTreeSet<u32> = mine.memory_channels.iter().copied().collect();
+    all.extend(mine.switches.iter().flat_map(|switch| &switch.ranks));
+    // Ranks that exchange packets begin a lap of flags together, by loads and stores.
+    all.extend(packet_puts(mine));
+    let others = mine
+        .port_channels
+        .iter()
+        .filter(|&&peer| packet_puts(&plan.ranks[peer as usize]).any(|to| to == rank));
+    all.extend(others);
     all.remove(&rank);
     all
 }
 
+/// The ranks into whose scratch a rank's proxies put packets.
+fn packet_puts(plan: &RankPlan) -> impl Iterator<Item = u32> {
+    plan.all_ops().filter_map(|op| match op {
+        Op::Port(put) if put.form == Form::Packets => plan.port_channels.get(put.channel as usize).copied(),
+        _ => None,
+    })
+}
+
 /// The ranks that must have a rank's memory for a plan: its neighbours, and those that port channels lead to.
-pub(super) fn partners(rank: u32, plan: &RankPlan) -> BTreeSet<u32> {
+pub(super) fn partners(rank: u32, plan: &Plan) -> BTreeSet<u32> {
     let mut all = neighbours(rank, plan);
-    all.extend(&plan.port_channels);
+    all.extend(&plan.ranks[rank as usize].port_channels);
     all
 }
 
@@ -174,7 +190,7 @@ impl PendingArena {
             comm.send_memory_internal(&mine, peer, tag)?;
             Ok((peer, comm.recv_memory_internal(peer, tag)?))
         };
-        let peers = partners(rank, rank_plan).into_iter().map(exchange).collect::<Result<_>>()?;
+        let peers = partners(rank, plan).into_iter().map(exchange).collect::<Result<_>>()?;
         Ok(Self { buffer, mine, peers })
     }
 
@@ -232,11 +248,5 @@ impl Arena {
     /// Bytes from one half of plain scratch to the other.
     pub(super) fn half(&self) -> u64 {
         self.parts[self.rank as usize].half
-    }
-
-    /// Everything whose memory a kernel uses.
-    pub(super) fn keep_alive(&self) -> Vec<KeepAlive> {
-        let peers = self.peers.iter().map(|(_, memory)| memory.keep_alive());
-        peers.chain([self.buffer.clone() as KeepAlive]).collect()
     }
 }

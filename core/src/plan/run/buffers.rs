@@ -3,22 +3,28 @@
 use std::sync::Arc;
 
 use super::arena::partners;
-use super::ir::RankPlan;
+use super::ir::Plan;
 use super::lower::{Address, Store};
 use super::ports::{Handles, Memories};
 use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
-use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive};
+use crate::gpu::{DeviceSlice, GpuBuffer};
 
-/// An input and an output that every rank has shown its peers: see [`Executor::prepare_buffers`](super::Executor::prepare_buffers).
+/// An input and an output that every rank has shown its peers: see
+/// [`Executor::prepare_buffers`](super::Executor::prepare_buffers).
 #[derive(Clone, Debug)]
 pub struct PlanBuffers {
+    pub(super) inner: Arc<Shown>,
+}
+
+/// One object for a stream to keep while a kernel uses the buffers.
+#[derive(Debug)]
+pub(super) struct Shown {
     pub(super) input: DeviceSlice,
     pub(super) output: DeviceSlice,
     mine: [RegisteredMemory; 2],
     /// Input and output of each partner.
-    peers: Arc<[(u32, RegisteredMemory, RegisteredMemory)]>,
+    peers: Vec<(u32, RegisteredMemory, RegisteredMemory)>,
     /// Of a plan with port channels.
     pub(super) handles: Option<Arc<Handles>>,
     /// Number of the executor whose peers have them.
@@ -26,30 +32,13 @@ pub struct PlanBuffers {
 }
 
 /// A pair of buffers whose exchange is queued for `setup()`.
-struct PendingBuffers {
+pub(super) struct PendingBuffers {
+    slices: [DeviceSlice; 2],
     mine: [RegisteredMemory; 2],
     peers: Vec<(u32, [Pending<RegisteredMemory>; 2])>,
 }
 
-impl PlanBuffers {
-    pub(super) fn exchange(
-        comm: &Communicator,
-        plan: &RankPlan,
-        buffers: [&Arc<GpuBuffer>; 2],
-        tags: [u64; 2],
-        transports: Transports,
-        deadline: Deadline,
-    ) -> Result<Self> {
-        let pending = PendingBuffers::begin(comm, plan, buffers, tags, transports)
-            .inspect_err(|_| comm.withdraw(&tags))?;
-        comm.setup(deadline)?;
-        let PendingBuffers { mine, peers } = pending;
-        let peers = peers.into_iter().map(|(peer, [input, output])| Ok((peer, input.get()?, output.get()?)));
-        let peers = peers.collect::<Result<Vec<_>>>()?.into();
-        let [input, output] = [buffers[0].slice(..)?, buffers[1].slice(..)?];
-        Ok(Self { input, output, mine, peers, handles: None, executor: 0 })
-    }
-
+impl Shown {
     /// The buffers as a proxy takes them.
     pub(super) fn add_to(&self, memories: &mut Memories) -> Result<()> {
         memories.add(None, Store::Input, &self.mine[0])?;
@@ -70,18 +59,13 @@ impl PlanBuffers {
         };
         Some((memory.ptr(), memory.len() as u64))
     }
-
-    pub(super) fn keep_alive(&self) -> impl Iterator<Item = KeepAlive> + '_ {
-        let peers =
-            self.peers.iter().flat_map(|(_, input, output)| [input.keep_alive(), output.keep_alive()]);
-        peers.chain([Arc::clone(self.input.keep_alive()), Arc::clone(self.output.keep_alive())])
-    }
 }
 
 impl PendingBuffers {
-    fn begin(
+    /// Asks for the buffers of this rank's partners under `tags`.
+    pub(super) fn begin(
         comm: &Communicator,
-        plan: &RankPlan,
+        plan: &Plan,
         buffers: [&Arc<GpuBuffer>; 2],
         tags: [u64; 2],
         transports: Transports,
@@ -96,6 +80,16 @@ impl PendingBuffers {
             Ok((peer, [one(0)?, one(1)?]))
         };
         let peers = partners(comm.rank(), plan).into_iter().map(exchange).collect::<Result<_>>()?;
-        Ok(Self { mine, peers })
+        Ok(Self { slices: [buffers[0].slice(..)?, buffers[1].slice(..)?], mine, peers })
+    }
+
+    /// The buffers, once `setup()` has resolved what [`begin`](Self::begin) asked for.
+    pub(super) fn finish(self, executor: u64) -> Result<Shown> {
+        let Self { slices: [input, output], mine, peers } = self;
+        let get = |(peer, [input, output]): (u32, [Pending<RegisteredMemory>; 2])| {
+            Ok((peer, input.get()?, output.get()?))
+        };
+        let peers = peers.into_iter().map(get).collect::<Result<_>>()?;
+        Ok(Shown { input, output, mine, peers, handles: None, executor })
     }
 }

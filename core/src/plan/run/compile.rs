@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
+use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::{self as ptx, Element};
 
 use super::agreement::Agreed;
 use super::arena::{Uses, neighbours};
 use super::check;
 use super::config::ExecutorConfig;
-use super::ir::{Op, Plan, RankPlan, Reduction};
-use super::lower::{Address, Control, Lowered, lower};
-use super::sizes::{Chunks, refused};
+use super::ir::{Move, Op, Plan, RankPlan, Reduction, Settings};
+use super::lower::{Address, Averages, Control, Lowered, lower};
+use super::sizes::{Chunks, VECTOR, divisor, refused};
 use crate::channel::load_plan;
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,50 +22,82 @@ const PREPARE: &str = "Executor::prepare";
 /// An element type, and a reduction if the plan reduces.
 pub(super) type Variant = (Element, Option<Reduction>);
 
-/// Threads of a block for short messages: on 2 H200, an all-reduce of 1 KiB by two blocks takes 3.2 us with 256 threads a block and
-/// 3.7 us with 1024, which all have to be started and to meet.
+/// Threads of a block for short messages: on 2 H200, an all-reduce of 1 KiB by two blocks takes 3.2 us with 256 threads a block
+/// and 3.7 us with 1024, which all have to be started and to meet.
 const FEW_THREADS: u32 = 256;
 /// Vectors of a block's largest operation up to which few threads are as fast: four packets for each.
 const FEW_VECTORS: u64 = 2 * FEW_THREADS as u64;
+/// The same where the grid grows with the message: small blocks spread over the multiprocessors.
+const SMALL_THREADS: u32 = 128;
+/// Units of 8 bytes, which are packets' data, up to which blocks are small.
+const SMALL_UNITS: u64 = 4096;
 
 /// A rank's kernels for one element type and reduction, and what their parameter consists of.
 #[derive(Debug)]
 pub(super) struct Kernel {
     /// With as many threads as the plan says.
     all: Launch,
-    /// With [`FEW_THREADS`], if the plan has more.
+    /// With fewer, if the plan has more.
     few: Option<Launch>,
-    /// The most chunks that a block handles in one operation.
+    /// A call has no more blocks than its message needs.
+    any_grid: bool,
+    /// The most chunks that a block handles in one operation, or all blocks together where the grid grows.
     widest: u32,
     pub(super) addresses: Vec<Address>,
     /// Words behind the addresses.
     pub(super) rows: Vec<u64>,
 }
 
-/// A function and the shape of its launch.
+/// A function and its largest launch.
 #[derive(Debug)]
-pub(super) struct Launch {
-    pub(super) function: Function,
-    pub(super) config: LaunchConfig,
+struct Launch {
+    function: Function,
+    config: LaunchConfig,
 }
 
 impl Kernel {
-    /// The launch for a message of which a chunk has so many vectors.
-    pub(super) fn launch(&self, vectors: u32) -> &Launch {
-        let most = u64::from(vectors) * u64::from(self.widest);
-        self.few.as_ref().filter(|_| most <= FEW_VECTORS).unwrap_or(&self.all)
+    /// The launch of a call, whose parameter it completes.
+    pub(super) fn launch(&self, args: &mut PlanArgs) -> (&Function, LaunchConfig) {
+        let most = u64::from(args.vectors) * u64::from(self.widest);
+        if !self.any_grid {
+            let Launch { function, config } =
+                self.few.as_ref().filter(|_| most <= FEW_VECTORS).unwrap_or(&self.all);
+            return (function, *config);
+        }
+        let units = 2 * most;
+        let Launch { function, config } =
+            self.few.as_ref().filter(|_| units <= SMALL_UNITS).unwrap_or(&self.all);
+        let blocks = units.div_ceil(u64::from(config.block[0])).clamp(1, u64::from(config.grid[0]));
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        (args.grid_magic, args.grid_shift) = divisor(blocks);
+        (function, LaunchConfig::linear(blocks, config.block[0]))
     }
+}
+
+/// The most blocks of these kernels, and how many of each the device runs at once: of the one with the largest blocks.
+pub(super) fn demand(kernels: &Kernels) -> Result<(u32, u32)> {
+    let mut demand = (0, u32::MAX);
+    for Launch { function, config } in
+        kernels.values().flatten().flat_map(|kernel| std::iter::once(&kernel.all).chain(&kernel.few))
+    {
+        let capacity = function.max_resident_blocks(config.block[0], config.shared_bytes)?;
+        demand = (demand.0.max(config.grid[0]), demand.1.min(capacity));
+    }
+    Ok(demand)
 }
 
 /// Stands for every variant of a plan that only moves data.
 pub(super) const ANY: Variant = (Element::U8, None);
+
+/// This rank's kernels by variant: none for a rank without operations.
+pub(super) type Kernels = HashMap<Variant, Option<Kernel>>;
 
 /// This rank's kernels, and the layout of its control area.
 pub(super) fn compile(
     comm: &Communicator,
     plan: &Plan,
     config: &ExecutorConfig,
-) -> Result<(Control, HashMap<Variant, Kernel>)> {
+) -> Result<(Control, Kernels)> {
     if plan.ranks.len() != comm.size() as usize {
         let message =
             format!("the plan is one of {} ranks, the communicator has {}", plan.ranks.len(), comm.size());
@@ -75,39 +108,49 @@ pub(super) fn compile(
         return Err(refused(finding.to_string()));
     }
     let rank = comm.rank();
-    for peer in neighbours(rank, &plan.ranks[rank as usize]) {
+    for peer in neighbours(rank, plan) {
         if !comm.topology().peer(peer).is_some_and(|peer| peer.is_reachable()) {
             let message = format!(
-                "rank {rank} cannot load from and store to the memory of rank {peer}, as the plan's memory channels do"
+                "rank {rank} cannot load from and store to the memory of rank {peer}, as memory channels, switches, and packets \
+                 through port channels need; to a rank of another host, put plain data through a port channel"
             );
             return Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer));
         }
     }
     let own = plan.reductions().next();
+    if own.is_some() && config.variants.is_empty() {
+        let message =
+            "the plan reduces; name its element types and reductions with ExecutorConfig::with_variants";
+        return Err(Error::usage(PREPARE, message));
+    }
     let wanted: Vec<Variant> = match own {
         None => vec![ANY],
         Some(_) => config.variants.iter().map(|&(element, reduction)| (element, reduction.or(own))).collect(),
     };
     let control = Control::of(plan, &plan.ranks[rank as usize])?;
+    let averages = Averages::of(plan);
     let mut kernels = HashMap::new();
     for variant in wanted {
-        let lowered = lower(plan, rank, variant.0, variant.1)?;
-        kernels.insert(variant, kernel(comm, lowered, widest(&plan.ranks[rank as usize]))?);
+        let lowered = lower(plan, rank, variant.0, variant.1, &averages, config.records())?;
+        let kernel = lowered.map(|lowered| kernel(comm, lowered, &plan.ranks[rank as usize])).transpose()?;
+        kernels.insert(variant, kernel);
     }
     Ok((control, kernels))
 }
 
-fn kernel(comm: &Communicator, lowered: Lowered, widest: u32) -> Result<Kernel> {
+fn kernel(comm: &Communicator, lowered: Lowered, plan: &RankPlan) -> Result<Kernel> {
     let Lowered { mut kernel, addresses } = lowered;
+    let any_grid = kernel.runs_with_any_grid();
     let all = launch(comm, &kernel)?;
     let rows = kernel.args_rows();
     let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
     let rows = rows.chunks_exact(2).map(pair).collect();
-    let few = (kernel.threads > FEW_THREADS).then(|| {
-        kernel.threads = FEW_THREADS;
+    let few_threads = if any_grid { SMALL_THREADS } else { FEW_THREADS };
+    let few = (kernel.threads > few_threads).then(|| {
+        kernel.threads = few_threads;
         launch(comm, &kernel)
     });
-    Ok(Kernel { all, few: few.transpose()?, widest, addresses, rows })
+    Ok(Kernel { all, few: few.transpose()?, any_grid, widest: widest(plan, any_grid), addresses, rows })
 }
 
 fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {
@@ -115,16 +158,23 @@ fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {
     let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
     let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
     // Blocks wait for those of peers, which wait for others of this rank: all of them must fit the device at once. A cooperative
-    // launch would see to it, too, but takes 0.2 to 0.8 us longer on H200. What else runs on the device ends by itself, and plans
-    // are launched in one order on all ranks.
+    // launch would see to it, too, but takes 0.2 to 0.8 us longer on H200. What else runs on the device ends by itself, and
+    // `Room` sees to other plans.
     function.validate(&if blocks > 1 { config.cooperative() } else { config })?;
     Ok(Launch { function, config })
 }
 
-/// The most chunks that one block handles in one operation.
-fn widest(rank: &RankPlan) -> u32 {
+/// Threads of the kernel that a call takes whose chunks are so many bytes apart.
+pub(in crate::plan) fn threads(settings: &Settings, rank: &RankPlan, chunk: u64) -> u32 {
+    let few = chunk.div_ceil(VECTOR).saturating_mul(u64::from(widest(rank, false))) <= FEW_VECTORS;
+    if few { settings.threads_per_block.min(FEW_THREADS) } else { settings.threads_per_block }
+}
+
+/// The most chunks of one operation: those that one block handles, or all blocks `together`.
+fn widest(rank: &RankPlan, together: bool) -> u32 {
+    let blocks = |moved: &Move| if together { 1 } else { moved.share.map_or(1, |share| share.of.max(1)) };
     let moves = rank.all_ops().filter_map(|op| match op {
-        Op::Move(moved) => Some(moved.count.div_ceil(moved.share.map_or(1, |share| share.of.max(1)))),
+        Op::Move(moved) => Some(moved.count.div_ceil(blocks(moved))),
         _ => None,
     });
     moves.max().unwrap_or(0)
@@ -155,7 +205,7 @@ pub(super) fn scratch(
             PREPARE,
             format!(
                 "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank allows is {}; \
-             set AQUEDUCT_SCRATCH_BYTES or a smaller ExecutorConfig::with_max_bytes",
+                 set AQUEDUCT_SCRATCH_BYTES to {needed} or more, or a smaller ExecutorConfig::with_max_bytes",
                 agreed.scratch_bytes
             ),
         ));

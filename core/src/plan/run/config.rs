@@ -4,6 +4,10 @@ use aqueduct_ptx::plan::Element;
 
 use super::ir::Reduction;
 use crate::comm::Transport;
+use crate::gpu::Series;
+
+/// Times that a block of a traced kernel can note in a call: 64 KiB.
+const RECORDS: u32 = 4096;
 
 /// Settings of [`Executor::prepare`](super::Executor::prepare). Every rank must pass the same.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +16,11 @@ pub struct ExecutorConfig {
     pub(super) variants: Vec<(Element, Option<Reduction>)>,
     pub(super) max_bytes: Option<u64>,
     pub(super) unchecked: bool,
+    pub(super) any_order: bool,
+    pub(super) either_place: bool,
     pub(super) port_transport: Option<Transport>,
+    pub(super) trace: bool,
+    pub(super) series: Option<Series>,
 }
 
 impl ExecutorConfig {
@@ -40,12 +48,48 @@ impl ExecutorConfig {
         self
     }
 
-    /// The same without [`check`](crate::plan::check::check), for plans that are known to be right, or to be fragments. A wrong plan
-    /// may wait for ever, until the communicator is aborted, or give a wrong result; it touches no memory but its own
-    /// and its buffers'.
+    /// The same with kernels that note when each operation begins, for [`Executor::trace`](super::Executor::trace). They are
+    /// slower, most where a block signals and waits much.
+    #[must_use]
+    pub fn with_trace(mut self) -> Self {
+        self.trace = true;
+        self
+    }
+
+    /// Times that each block can note in a call.
+    pub(super) fn records(&self) -> Option<u32> {
+        self.trace.then_some(RECORDS)
+    }
+
+    /// The same for calls that come in any order among those of other executors: on different streams, each rank may launch them
+    /// as it likes. The kernels then need room on the device beside those of all other executors of this context, and `prepare`
+    /// returns an error where there is none, also for later executors. Without it, executors may have more blocks together than
+    /// the device runs at once; then their calls must be launched in one order on all ranks, and follow each other in this order
+    /// on the device.
+    #[must_use]
+    pub fn in_any_order(mut self) -> Self {
+        self.any_order = true;
+        self
+    }
+
+    /// The same without [`check`](crate::plan::check::check), for plans that are known to be right, or to be fragments. A wrong
+    /// plan may wait for ever, until the communicator is aborted, or give a wrong result; it touches no memory but its own and
+    /// its buffers'.
     #[must_use]
     pub fn unchecked(mut self) -> Self {
         self.unchecked = true;
+        self
+    }
+
+    /// The same for an executor of a series: its calls and those of the others come one behind the other.
+    pub(crate) fn in_series(mut self, series: Series) -> Self {
+        self.series = Some(series);
+        self
+    }
+
+    /// The same for a plan that is not in place and yet right for buffers that lie as in a call in place.
+    pub(crate) fn in_either_place(mut self) -> Self {
+        self.either_place = true;
         self
     }
 }

@@ -3,25 +3,31 @@
 
 use std::sync::Arc;
 
-use aqueduct_ptx::abi::{DeviceStruct as _, PlanArgs};
+use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::Element;
 
-use super::agreement::agree;
+use super::agreement::{agree, all_done};
 use super::arena::{Parts, PendingArena, neighbours, reaches_users};
-use super::buffers::PlanBuffers;
-use super::compile::{Variant, compile, scratch};
+use super::buffers::{PendingBuffers, PlanBuffers, Shown};
+use super::compile::{Variant, compile, demand, scratch};
 use super::config::ExecutorConfig;
+use super::cost::Span;
 use super::ir::{Plan, Reduction};
 use super::lower::Address;
+use super::overflow::Overflow;
+use super::parameter::Parameter;
 use super::ports::{self, Memories, PendingPorts};
 use super::prepared::{Prepared, missing};
 use super::sizes::Chunks;
+use super::touched::touched;
+use super::trace::Trace;
 use crate::comm::{Communicator, Transport, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream, bytes as bytes_arg};
 use crate::sync::raw::{AtomicU64, Ordering};
 
+const PREPARE: &str = "Executor::prepare";
 const EXECUTE: &str = "Executor::execute";
 
 /// Number of the next executor.
@@ -29,22 +35,22 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A plan over the ranks of a communicator: prepared once, then executed on streams.
 ///
-/// Each call of [`execute`](Self::execute) is one kernel launch that a graph can capture; nothing of a call is decided by the host at
-/// replay. Every rank calls with the same size, type and reduction, in the same order; all calls of one executor belong on one
-/// stream, or on streams that the caller orders, because they share scratch. Cheap to clone.
+/// Each call of [`execute`](Self::execute) is one kernel launch that a graph can capture; nothing of a call is decided by the
+/// host at replay. Every rank calls with the same size, type and reduction, in the same order; all calls of one executor belong
+/// on one stream, or on streams that the caller orders, because they share scratch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    inner: Arc<Prepared>,
+    pub(super) inner: Arc<Prepared>,
 }
 
 impl Executor {
-    /// Checks and compiles `plan` for this rank, allocates its scratch and shows it to the peers. Collective: every rank calls it with
-    /// the same plan and `config`, in the same order as other collective calls.
+    /// Checks and compiles `plan` for this rank, allocates its scratch and shows it to the peers. Collective: every rank calls it
+    /// with the same plan and `config`, in the same order as other collective calls.
     ///
     /// # Errors
-    /// `Plan` for a plan that is wrong, or that kernels cannot run; `InvalidUsage` for one of another number of ranks, or if ranks give
-    /// different plans or settings; `Unsupported` where a peer's memory cannot be reached; `Remote` if another rank fails, with its
-    /// reason; `Timeout`; a driver error. Every rank gets an error if one does.
+    /// `Plan` for a plan that is wrong, or that kernels cannot run; `InvalidUsage` for one of another number of ranks, one that
+    /// reduces without variants, or if ranks give different plans or settings; `Unsupported` where a peer's memory cannot be
+    /// reached; `Remote` if another rank fails, with its reason; `Timeout`; a driver error. Every rank gets an error if one does.
     pub fn prepare(
         comm: &Communicator,
         plan: &Plan,
@@ -54,8 +60,12 @@ impl Executor {
         let deadline = deadline.into();
         // First, so that ranks agree on tags even after a call that failed on some of them.
         let tag = comm.next_internal_tag();
-        let mine = compile(comm, plan, &config);
-        let ((control, variants), agreed) = agree(comm, plan, &config, mine, deadline)?;
+        let trace = || {
+            let mine = &plan.ranks[comm.rank() as usize];
+            config.records().map(|records| Trace::new(comm, mine, records, deadline)).transpose()
+        };
+        let mine = compile(comm, plan, &config).and_then(|kernels| Ok((kernels, trace()?)));
+        let (((control, variants), trace), agreed) = agree(comm, plan, &config, mine, deadline)?;
         let chunks = Chunks::of(plan);
         let scratch = scratch(plan, chunks, &config, agreed)?;
         let parts = plan.ranks.iter().map(|rank| Parts::of(plan, rank, scratch.0));
@@ -63,45 +73,77 @@ impl Executor {
         let transports = transports(comm, plan, &config);
         let mine = &plan.ranks[comm.rank() as usize];
         let begun = PendingArena::begin(comm, plan, &control, &parts, tag, transports, deadline)
-            .and_then(|arena| Ok((arena, PendingPorts::begin(comm, mine, tag, config.port_transport)?)));
-        let (arena, ports) = begun.inspect_err(|_| {
+            .and_then(|arena| Ok((arena, PendingPorts::begin(comm, mine, tag, config.port_transport)?)))
+            .and_then(|begun| {
+                Ok((
+                    begun,
+                    comm.context().reserve(PREPARE, demand(&variants)?, config.any_order, config.series)?,
+                ))
+            });
+        // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
+        let ((arena, ports), room) = all_done(comm, PREPARE, begun, deadline).inspect_err(|_| {
             comm.withdraw(&[tag]);
             comm.withdraw(&ports::tags(mine, tag));
         })?;
-        comm.setup(deadline)?;
-        let arena = arena.finish(comm, parts)?;
-        let ports = match ports {
-            Some(ports) => {
-                let ports = ports.finish()?;
-                let mut memories = Memories::of(&ports);
-                arena.add_to(&mut memories)?;
-                Some((ports, Arc::new(memories)))
+        let made = comm.setup(deadline).and_then(|()| {
+            let arena = arena.finish(comm, parts)?;
+            let ports = match ports {
+                Some(ports) => {
+                    let ports = ports.finish()?;
+                    let mut memories = Memories::of(&ports);
+                    arena.add_to(&mut memories)?;
+                    Some((ports, Arc::new(memories)))
+                }
+                None => None,
+            };
+            let overflow = plan.settings.variable_chunks.then(|| Overflow::new(comm.context()).map(Arc::new));
+            let overflow = overflow.transpose()?;
+            let reaches_buffers = plan.ranks.iter().any(reaches_users);
+            let mut inner = Prepared {
+                comm: comm.clone(),
+                number: NEXT.fetch_add(1, Ordering::Relaxed),
+                plan: plan.clone(),
+                reduction: plan.reductions().next(),
+                chunks,
+                touched: touched(plan, comm.rank()),
+                overflow,
+                either_place: config.either_place,
+                scratch,
+                arena,
+                transports,
+                reaches_buffers,
+                variants,
+                room,
+                handles: None,
+                ports,
+                trace,
+            };
+            if !reaches_buffers {
+                inner.handles = inner.port_handles(Vec::new(), deadline)?;
             }
-            None => None,
-        };
-        let reaches_buffers = plan.ranks.iter().any(reaches_users);
-        let mut inner = Prepared {
-            comm: comm.clone(),
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            plan: plan.clone(),
-            chunks,
-            scratch,
-            arena,
-            transports,
-            reaches_buffers,
-            variants,
-            handles: None,
-            ports,
-        };
-        if !reaches_buffers {
-            inner.handles = inner.port_handles(Vec::new(), deadline)?;
-        }
+            Ok(inner)
+        });
+        let inner = all_done(comm, PREPARE, made, deadline)?;
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.inner.plan
+    }
+
+    /// The operations of this rank's last call and when it did them: nanoseconds of the device's `%globaltimer`, which begins
+    /// anywhere, and is the same for devices of one host as far as the driver keeps it so. Call it once the stream has been
+    /// waited for. Empty unless prepared with [`ExecutorConfig::with_trace`], and where a call was given up.
+    ///
+    /// A time is that of a block's first thread: another one may still be loading when it comes to the next operation. What does
+    /// not fit into the 4,096 records of a block is left out.
+    ///
+    /// # Errors
+    /// A driver error; `Timeout`.
+    pub fn trace(&self, deadline: impl Into<Deadline>) -> Result<Vec<Span>> {
+        let rank = self.inner.comm.rank();
+        self.inner.trace.as_ref().map_or(Ok(Vec::new()), |trace| trace.spans(rank, deadline.into()))
     }
 
     /// The longest message, in bytes of the input (of the output, if no rank has an input).
@@ -114,38 +156,61 @@ impl Executor {
         self.inner.reaches_buffers
     }
 
-    /// Shows an input and an output to the peers, for [`execute_on`](Self::execute_on). They may be one buffer. Ranks need not place
-    /// them alike. Collective.
+    /// Shows an input and an output to the peers, for [`execute_on`](Self::execute_on). They may be one buffer. Ranks need not
+    /// place them alike. Collective.
     ///
     /// # Errors
-    /// `InvalidUsage` for a buffer of another device; `Timeout`; a driver error.
+    /// `InvalidUsage` for a buffer of another device; `Remote` if another rank fails, with its reason; `Timeout`; a driver error.
+    /// Every rank gets an error if one does.
     pub fn prepare_buffers(
         &self,
         input: &Arc<GpuBuffer>,
         output: &Arc<GpuBuffer>,
         deadline: impl Into<Deadline>,
     ) -> Result<PlanBuffers> {
-        let comm = &self.inner.comm;
-        let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
-        let plan = &self.inner.plan.ranks[comm.rank() as usize];
-        let (transports, deadline) = (self.inner.transports, deadline.into());
-        let mut shown = PlanBuffers::exchange(comm, plan, [input, output], tags, transports, deadline)?;
-        shown.executor = self.inner.number;
-        if let Some((ports, _)) = &self.inner.ports {
-            let mut memories = Memories::of(ports);
-            shown.add_to(&mut memories)?;
-            shown.handles = self.inner.port_handles(vec![Arc::new(memories)], deadline)?;
-        }
-        Ok(shown)
+        self.show(Ok([input.clone(), output.clone()]), deadline.into())
     }
 
-    /// Enqueues one call: `count` elements of `input` on each rank (of `output`, if no rank has an input), `reduction` in place of the
-    /// plan's own if there is one. The stream keeps buffers and scratch alive.
+    /// Allocates an input and an output of `bytes` each and shows them. Collective; every rank gets an error if one does, so that
+    /// all ranks go on alike.
+    pub(crate) fn allocate_buffers(
+        &self,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<([Arc<GpuBuffer>; 2], PlanBuffers)> {
+        let new = || Ok(Arc::new(GpuBuffer::new(self.inner.comm.context(), bytes)?));
+        let buffers = new().and_then(|input| Ok([input, new()?]));
+        let shown = self.show(buffers.clone(), deadline)?;
+        Ok((buffers?, shown))
+    }
+
+    fn show(&self, buffers: Result<[Arc<GpuBuffer>; 2]>, deadline: Deadline) -> Result<PlanBuffers> {
+        const OP: &str = "Executor::prepare_buffers";
+        let (inner, comm) = (&*self.inner, &self.inner.comm);
+        let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
+        let begun = buffers.and_then(|[input, output]| {
+            PendingBuffers::begin(comm, &inner.plan, [&input, &output], tags, inner.transports)
+        });
+        let pending = all_done(comm, OP, begun, deadline).inspect_err(|_| comm.withdraw(&tags))?;
+        let made = comm.setup(deadline).and_then(|()| {
+            let mut shown = pending.finish(inner.number)?;
+            if let Some((ports, _)) = &inner.ports {
+                let mut memories = Memories::of(ports);
+                shown.add_to(&mut memories)?;
+                shown.handles = inner.port_handles(vec![Arc::new(memories)], deadline)?;
+            }
+            Ok(shown)
+        });
+        Ok(PlanBuffers { inner: Arc::new(all_done(comm, OP, made, deadline)?) })
+    }
+
+    /// Enqueues one call: `count` elements of `input` on each rank (of `output`, if no rank has an input), `reduction` in place
+    /// of the plan's own if there is one. The stream keeps buffers and scratch alive.
     ///
     /// # Errors
-    /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the plan
-    /// says, a variant that was not prepared, or a plan of which peers reach the buffers; `PeerLost` once a rank is lost or has left;
-    /// `Aborted` once the communicator is aborted; a driver error.
+    /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the
+    /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers; `PeerLost` once a rank is lost or
+    /// has left; `Aborted` once the communicator is aborted; a driver error.
     pub fn execute(
         &self,
         stream: &Stream,
@@ -175,65 +240,117 @@ impl Executor {
         element: Element,
         reduction: impl Into<Option<Reduction>>,
     ) -> Result<()> {
-        self.inner.check_shown(buffers)?;
-        let [input, output] = self.inner.placed(buffers, count, element)?;
-        self.launch(stream, [&input, &output], Some(buffers), count, (element, reduction.into()))
+        let [input, output] = self.inner.placed(&buffers.inner, count, element)?;
+        self.execute_within(stream, buffers, [&input, &output], count, (element, reduction.into()))
     }
 
+    /// As [`execute_on`](Self::execute_on), with this rank's own input and output anywhere. Peers still find what they reach
+    /// where `execute_on` has it.
+    pub(crate) fn execute_within(
+        &self,
+        stream: &Stream,
+        buffers: &PlanBuffers,
+        slices: [&DeviceSlice; 2],
+        count: usize,
+        variant: (Element, Option<Reduction>),
+    ) -> Result<()> {
+        self.inner.check_shown(&buffers.inner)?;
+        self.launch(stream, slices, Some(&buffers.inner), count, variant)
+    }
+
+    /// Allocates nothing once the stream keeps what a call needs, and takes no lock that other streams hold.
     fn launch(
         &self,
         stream: &Stream,
         [input, output]: [&DeviceSlice; 2],
-        shown: Option<&PlanBuffers>,
+        shown: Option<&Arc<Shown>>,
         count: usize,
         variant: Variant,
     ) -> Result<()> {
+        let args = self.inner.args(input, output, count, variant.0)?;
+        let keep = [Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive())];
+        let buffers = [input.ptr(), output.ptr()];
+        self.enqueue(stream, Call { buffers, shown, args, variant, rows: None }, keep)
+    }
+
+    /// Enqueues a call whose sizes have been checked. `keep` is what keeps its memory alive, but for what the executor owns.
+    pub(super) fn enqueue(
+        &self,
+        stream: &Stream,
+        call: Call<'_>,
+        keep: impl IntoIterator<Item = KeepAlive>,
+    ) -> Result<()> {
         let inner = &*self.inner;
+        let Call { buffers: [input, output], shown, mut args, variant, rows } = call;
         inner.comm.check_all(EXECUTE)?;
         let kernel = inner.kernel(variant)?;
-        let mut args = inner.args(input, output, count, variant.0)?;
+        // The other ranks do without this one.
+        let Some(kernel) = kernel else { return Ok(()) };
         args.abort = inner.comm.abort_handle();
-        let words = size_of::<PlanArgs>() / 8 + kernel.addresses.len() + kernel.rows.len();
-        let mut words: Vec<u64> = Vec::with_capacity(words);
-        words.extend(
-            args.as_bytes()
-                .chunks_exact(8)
-                .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))),
-        );
+        let (function, config) = kernel.launch(&mut args);
+        let mut parameter = Parameter::new(&args);
         let handles = shown.map_or(&inner.handles, |shown| &shown.handles);
         if let Some(handles) = handles {
             handles.check()?;
         }
-        let me = inner.comm.rank();
+        let (me, buffers) = (inner.comm.rank(), shown.map(|shown| &**shown));
         for &address in &kernel.addresses {
-            words.push(match address {
-                Address::Input(rank) if rank == me => input.ptr(),
-                Address::Output(rank) if rank == me => output.ptr(),
-                Address::Input(_) | Address::Output(_) => inner.shown(shown, address, &args)?,
-                Address::Offset(rank, base) => inner.offset(shown, rank, base, &args)?,
+            parameter.push(match address {
+                Address::Trace => inner.trace.as_ref().ok_or_else(|| missing(address))?.address(),
+                Address::Input(rank) if rank == me => input,
+                Address::Output(rank) if rank == me => output,
+                // Each rank keeps its rows within its own buffers.
+                Address::Input(_) | Address::Output(_) if rows.is_some() => {
+                    buffers.and_then(|shown| shown.address(address)).ok_or_else(|| missing(address))?.0
+                }
+                Address::Input(_) | Address::Output(_) => inner.shown(buffers, address, &args)?,
+                Address::RowWord(index) => {
+                    rows.and_then(|rows| rows.get(index as usize).copied()).ok_or_else(|| missing(address))?
+                }
+                Address::Offset(rank, base) => inner.offset(buffers, rank, base, &args)?,
                 Address::Port { .. } => handles
                     .as_ref()
                     .and_then(|handles| handles.address(address))
                     .ok_or_else(|| missing(address))?,
                 _ => inner.arena.address(address).ok_or_else(|| missing(address))?,
-            });
+            })?;
         }
-        words.extend(&kernel.rows);
-        let mine: [KeepAlive; 3] =
-            [Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive()), self.inner.clone()];
-        let keep = mine.into_iter().chain(inner.arena.keep_alive());
-        let keep = keep.chain(shown.into_iter().flat_map(PlanBuffers::keep_alive));
-        let keep = keep.chain(handles.iter().map(|handles| handles.clone() as KeepAlive));
-        let launch = kernel.launch(args.vectors);
-        // SAFETY: the one argument is the kernel's parameter: the fixed part and the addresses that its description lists. Buffers are
-        // large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream retains all of them, and
-        // none is a Rust reference. All blocks can be resident (`compile` checked it). A wait leaves when the abort word is set.
-        let launched =
-            unsafe { launch.function.launch_keeping(stream, &launch.config, &[bytes_arg(&words)], keep) };
+        parameter.extend(&kernel.rows)?;
+        // The same objects in every call: a stream keeps each once. `Prepared` and `Shown` own the arenas and the peers' buffers.
+        let owners: [Option<KeepAlive>; 3] = [
+            Some(self.inner.clone()),
+            shown.map(|shown| Arc::clone(shown) as KeepAlive),
+            handles.as_ref().map(|handles| Arc::clone(handles) as KeepAlive),
+        ];
+        let keep = keep.into_iter().chain(owners.into_iter().flatten());
+        let parameter = bytes_arg(parameter.words());
+        inner.room.take_turn(stream)?;
+        // SAFETY: the one argument is the kernel's parameter: the fixed part and the addresses that its description lists.
+        // Buffers are large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream retains all
+        // of them, and none is a Rust reference. All blocks can be resident (`compile` checked it). A wait leaves when the abort
+        // word is set.
+        let launched = unsafe { function.launch_keeping(stream, &config, &[parameter], keep) };
         inner.comm.report_to(stream);
         handles.iter().for_each(|handles| handles.report_to(stream));
         launched
     }
+}
+
+/// The words that a structure consists of.
+pub(super) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+}
+
+/// One call, with sizes that its buffers have.
+pub(super) struct Call<'c> {
+    /// Addresses of input and output.
+    pub(super) buffers: [u64; 2],
+    pub(super) shown: Option<&'c Arc<Shown>>,
+    /// The fixed part of the kernel's parameter, without the abort handle.
+    pub(super) args: PlanArgs,
+    pub(super) variant: Variant,
+    /// The words of [`PlanRows`](aqueduct_ptx::abi::PlanRows), for a plan whose chunks have sizes of their own.
+    pub(super) rows: Option<&'c [u64]>,
 }
 
 /// The transports by which memory of the plan is reached.
@@ -241,7 +358,7 @@ fn transports(comm: &Communicator, plan: &Plan, config: &ExecutorConfig) -> Tran
     let mine = &plan.ranks[comm.rank() as usize];
     let ports = mine.port_channels.iter().map(|&peer| ports::transport(comm, peer, config.port_transport));
     // Peers on this host map it; without any, nobody asks for a handle.
-    let near = !neighbours(comm.rank(), mine).is_empty();
+    let near = !neighbours(comm.rank(), plan).is_empty();
     let near = near.then_some(Transport::CudaIpc);
     ports.chain(near).fold(Transports::default(), |all, transport| all | Transports::from(transport))
 }

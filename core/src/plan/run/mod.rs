@@ -9,15 +9,25 @@ mod buffers;
 mod compile;
 mod config;
 mod executor;
+mod overflow;
+mod parameter;
 mod ports;
 mod prepared;
+mod rows;
 mod sizes;
+mod touched;
+mod trace;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traced;
 
 pub use buffers::PlanBuffers;
+pub(super) use compile::threads;
 pub use config::ExecutorConfig;
 pub use executor::Executor;
+pub(crate) use rows::{Numbers, Rows};
+pub(super) use sizes::Chunks;
 
-use super::{check, collective, ir, lower};
+use super::{check, collective, cost, ir, lower};

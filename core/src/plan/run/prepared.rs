@@ -1,23 +1,24 @@
 //! A prepared plan: what the parameters of a call are.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::{Base, Element};
 
 use super::arena::Arena;
-use super::buffers::PlanBuffers;
+use super::buffers::Shown;
 use super::collective::Kind;
-use super::compile::{ANY, Kernel, Variant};
-use super::ir::Plan;
+use super::compile::{ANY, Kernel, Kernels, Variant};
+use super::ir::{Plan, Reduction};
 use super::lower::Address;
+use super::overflow::Overflow;
 use super::ports::{Handles, Memories, Ports};
 use super::sizes::{Chunks, fill};
+use super::trace::Trace;
 use crate::comm::{Communicator, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::DeviceSlice;
+use crate::gpu::{DeviceSlice, Room};
 
 const EXECUTE: &str = "Executor::execute";
 
@@ -28,7 +29,15 @@ pub(super) struct Prepared {
     /// Of this process alone.
     pub(super) number: u64,
     pub(super) plan: Plan,
+    /// The plan's own.
+    pub(super) reduction: Option<Reduction>,
     pub(super) chunks: Chunks,
+    /// Whether this rank's input and output take part at all.
+    pub(super) touched: [bool; 2],
+    /// For a plan whose chunks have sizes of their own.
+    pub(super) overflow: Option<Arc<Overflow>>,
+    /// Input and output may also lie to each other as in a call in place.
+    pub(super) either_place: bool,
     /// Distance of chunks of scratch, and the longest message that it serves.
     pub(super) scratch: (u64, u64),
     /// Before the ports and their memories, which it uses.
@@ -38,15 +47,20 @@ pub(super) struct Prepared {
     /// By which peers and proxies reach memory of this plan.
     pub(super) transports: Transports,
     pub(super) reaches_buffers: bool,
-    pub(super) variants: HashMap<Variant, Kernel>,
+    pub(super) variants: Kernels,
+    /// Records of traced kernels.
+    pub(super) trace: Option<Trace>,
+    /// Room that the kernels have on the device beside others.
+    pub(super) room: Room,
 }
 
 impl Prepared {
-    pub(super) fn kernel(&self, variant: Variant) -> Result<&Kernel> {
+    /// The kernel of a variant; `None` if this rank has no operation.
+    pub(super) fn kernel(&self, variant: Variant) -> Result<Option<&Kernel>> {
         let (element, reduction) = variant;
-        let reduction = reduction.or_else(|| self.plan.reductions().next());
+        let reduction = reduction.or(self.reduction);
         let found = self.variants.get(&(element, reduction)).or_else(|| self.variants.get(&ANY));
-        found.ok_or_else(|| {
+        found.map(Option::as_ref).ok_or_else(|| {
             let op = reduction.map_or_else(String::new, |op| format!(" {op:?}"));
             let message =
                 format!("{element:?}{op} was not prepared; name it in ExecutorConfig::with_variants");
@@ -62,14 +76,14 @@ impl Prepared {
     ) -> Result<Option<Arc<Handles>>> {
         let Some((ports, arena)) = &self.ports else { return Ok(None) };
         memories.push(Arc::clone(arena));
-        let addresses = self.variants.values().flat_map(|kernel| kernel.addresses.iter().copied());
+        let addresses = self.variants.values().flatten().flat_map(|kernel| kernel.addresses.iter().copied());
         Handles::new(&self.comm, ports, memories, addresses, deadline).map(|handles| Some(Arc::new(handles)))
     }
 
     /// Where a buffer begins in the memory that holds it.
     pub(super) fn offset(
         &self,
-        shown: Option<&PlanBuffers>,
+        shown: Option<&Shown>,
         rank: u32,
         base: Base,
         args: &PlanArgs,
@@ -96,6 +110,12 @@ impl Prepared {
         element: Element,
     ) -> Result<PlanArgs> {
         let refuse = |message: String| Err(Error::usage(EXECUTE, message));
+        if self.overflow.is_some() {
+            return refuse(
+                "the chunks of this plan have sizes of their own; run it as a collective::VariableCollective"
+                    .to_owned(),
+            );
+        }
         let rank = &self.plan.ranks[self.comm.rank() as usize];
         let size = element.bytes() as u64;
         let Some(bytes) = (count as u64).checked_mul(size).filter(|&bytes| bytes <= self.scratch.1) else {
@@ -107,7 +127,8 @@ impl Prepared {
         let chunk = self.chunks.distance(bytes, size)?;
         let lengths =
             [rank.input_chunks, rank.output_chunks].map(|chunks| self.chunks.buffer(chunks, bytes, chunk));
-        for ((name, slice), needed) in [("input", input), ("output", output)].into_iter().zip(lengths) {
+        let needed = [0, 1].map(|side| if self.touched[side] { lengths[side] } else { 0 });
+        for ((name, slice), needed) in [("input", input), ("output", output)].into_iter().zip(needed) {
             slice.check_context(EXECUTE, self.comm.context())?;
             if (slice.len() as u64) < needed {
                 return refuse(format!(
@@ -122,7 +143,7 @@ impl Prepared {
                 ));
             }
         }
-        self.check_overlap([input.ptr(), output.ptr()], lengths)?;
+        self.check_overlap([input.ptr(), output.ptr()], needed)?;
         let mut args = PlanArgs {
             scratch_chunk: self.scratch.0,
             input_bytes: lengths[0],
@@ -139,16 +160,18 @@ impl Prepared {
     fn check_overlap(&self, [input, output]: [u64; 2], [inputs, outputs]: [u64; 2]) -> Result<()> {
         let me = u64::from(self.comm.rank());
         let apart = input + inputs <= output || output + outputs <= input;
-        let (holds, rule) = match (&self.plan.collective.kind, self.plan.collective.in_place) {
-            (_, false) => (apart, "lie apart"),
-            (Kind::AllGather, true) => {
+        let (one, rule) = match self.plan.collective.kind {
+            Kind::AllGather | Kind::Gather { .. } => {
                 (input == output + me * inputs, "be one: the input is this rank's part of the output")
             }
-            (Kind::ReduceScatter, true) => {
+            Kind::ReduceScatter | Kind::Scatter { .. } => {
                 (output == input + me * outputs, "be one: the output is this rank's part of the input")
             }
-            (_, true) => (input == output, "begin at the same address"),
+            _ => (input == output, "begin at the same address"),
         };
+        let in_place = self.plan.collective.in_place;
+        let holds = if in_place { one } else { apart || self.either_place && one };
+        let rule = if in_place { rule } else { "lie apart" };
         if holds || inputs == 0 || outputs == 0 {
             return Ok(());
         }
@@ -159,7 +182,7 @@ impl Prepared {
     }
 
     /// An error unless this executor has shown these buffers.
-    pub(super) fn check_shown(&self, shown: &PlanBuffers) -> Result<()> {
+    pub(super) fn check_shown(&self, shown: &Shown) -> Result<()> {
         if shown.executor == self.number {
             return Ok(());
         }
@@ -168,12 +191,7 @@ impl Prepared {
     }
 
     /// Input and output of a call on shown buffers: in place, one of an all-gather or a reduce-scatter is a part of the other.
-    pub(super) fn placed(
-        &self,
-        shown: &PlanBuffers,
-        count: usize,
-        element: Element,
-    ) -> Result<[DeviceSlice; 2]> {
+    pub(super) fn placed(&self, shown: &Shown, count: usize, element: Element) -> Result<[DeviceSlice; 2]> {
         let part = self.part(self.comm.rank(), count.saturating_mul(element.bytes()) as u64);
         let at =
             |slice: &DeviceSlice, offset: u64| slice.slice(usize::try_from(offset).unwrap_or(usize::MAX)..);
@@ -184,19 +202,16 @@ impl Prepared {
     fn part(&self, rank: u32, bytes: u64) -> (u64, u64) {
         let rank = u64::from(rank);
         match (&self.plan.collective.kind, self.plan.collective.in_place) {
-            (Kind::AllGather, true) => (rank * bytes, 0),
-            (Kind::ReduceScatter, true) => (0, bytes / self.plan.ranks.len() as u64 * rank),
+            (Kind::AllGather | Kind::Gather { .. }, true) => (rank * bytes, 0),
+            (Kind::ReduceScatter | Kind::Scatter { .. }, true) => {
+                (0, bytes / self.plan.ranks.len() as u64 * rank)
+            }
             _ => (0, 0),
         }
     }
 
     /// The address of a peer's buffer, which must be as long as the call needs.
-    pub(super) fn shown(
-        &self,
-        shown: Option<&PlanBuffers>,
-        address: Address,
-        args: &PlanArgs,
-    ) -> Result<u64> {
+    pub(super) fn shown(&self, shown: Option<&Shown>, address: Address, args: &PlanArgs) -> Result<u64> {
         let (ptr, len) = shown.and_then(|shown| shown.address(address)).ok_or_else(|| missing(address))?;
         let (rank, chunks, at) = match address {
             Address::Input(rank) => {

@@ -6,7 +6,7 @@ use super::ir::Plan;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a vector, the unit in which kernels handle chunks.
-const VECTOR: u64 = 16;
+pub(super) const VECTOR: u64 = 16;
 /// Chunks of scratch begin at multiples of this.
 const LINE: u64 = 128;
 /// A kernel numbers fewer vectors in one range.
@@ -14,7 +14,7 @@ const MOST_VECTORS: u64 = 1 << 30;
 
 /// The chunks of a plan, on all ranks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chunks {
+pub(in crate::plan) struct Chunks {
     /// Chunks of a message: of the input, or of the output where no rank has an input.
     message: u64,
     /// The message is the input.
@@ -28,7 +28,7 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(in crate::plan) fn of(plan: &Plan) -> Self {
         let most = |count: &dyn Fn(&super::ir::RankPlan) -> u32| {
             u64::from(plan.ranks.iter().map(count).max().unwrap_or(0))
         };
@@ -46,10 +46,10 @@ impl Chunks {
     ///
     /// # Errors
     /// `InvalidUsage` for a message that does not divide into its chunks, but must, or that is too long.
-    pub(super) fn distance(self, bytes: u64, element: u64) -> Result<u64> {
+    pub(in crate::plan) fn distance(self, bytes: u64, element: u64) -> Result<u64> {
         let refuse = |message: String| Err(Error::usage("Executor::execute", message));
         let chunk = if self.freely {
-            bytes.div_ceil(self.message).next_multiple_of(self.alignment)
+            bytes.div_ceil(self.message).checked_next_multiple_of(self.alignment).unwrap_or(u64::MAX)
         } else if bytes.is_multiple_of(self.message * element) {
             bytes / self.message
         } else {
@@ -68,14 +68,16 @@ impl Chunks {
     }
 
     /// Bytes of a buffer of `chunks` chunks in a call of that size.
-    pub(super) fn buffer(self, chunks: u32, bytes: u64, chunk: u64) -> u64 {
+    pub(in crate::plan) fn buffer(self, chunks: u32, bytes: u64, chunk: u64) -> u64 {
         // Where a message need not divide, all buffers have the same chunks.
         if self.freely && chunks > 0 { bytes } else { u64::from(chunks) * chunk }
     }
 
-    /// The distance of chunks of scratch for messages of up to `bytes`.
+    /// The distance of chunks of scratch for messages of up to `bytes`; more than there is memory if it exceeds 64 bits.
     pub(super) fn scratch(self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.message).next_multiple_of(self.alignment.max(LINE)).next_multiple_of(LINE)
+        let chunk = bytes.div_ceil(self.message);
+        let whole = chunk.checked_next_multiple_of(self.alignment.max(LINE));
+        whole.and_then(|whole| whole.checked_next_multiple_of(LINE)).unwrap_or(u64::MAX / LINE * LINE)
     }
 
     /// The largest message for which chunks of scratch are apart by `distance`, a multiple of 128.
@@ -87,15 +89,17 @@ impl Chunks {
 
 /// Fills in what depends on the distance of chunks.
 pub(super) fn fill(args: &mut PlanArgs, chunk: u64) {
-    let vectors = chunk.div_ceil(VECTOR).max(1);
-    let log = vectors.next_power_of_two().ilog2();
-    let shift = 31 + log;
-    let magic = (1_u64 << shift).div_ceil(vectors);
     args.chunk = chunk;
-    // Both fit: there are fewer than 2^30 vectors, and the quotient is at most 2^32 - 1 then.
-    args.vectors = u32::try_from(vectors).unwrap_or(u32::MAX);
-    args.magic = u32::try_from(magic).unwrap_or(u32::MAX);
-    args.shift = shift;
+    // It fits: there are fewer than 2^30 vectors.
+    args.vectors = u32::try_from(chunk.div_ceil(VECTOR).max(1)).unwrap_or(u32::MAX);
+    (args.magic, args.shift) = divisor(args.vectors);
+}
+
+/// Factor and shift that divide by `value`, not zero: see [`PlanArgs`].
+pub(super) fn divisor(value: u32) -> (u32, u32) {
+    let shift = 31 + u64::from(value).next_power_of_two().ilog2();
+    // It fits: the power of two is less than twice the value.
+    (u32::try_from((1_u64 << shift).div_ceil(u64::from(value))).unwrap_or(u32::MAX), shift)
 }
 
 /// A plan error about a plan's sizes.
@@ -106,6 +110,19 @@ pub(super) fn refused(message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A plan of one chunk without a limit asks for more than there is, not for nothing.
+    #[test]
+    fn sizes_that_exceed_64_bits_are_too_large() {
+        let mut plan = crate::plan::samples::two_shot(2);
+        plan.ranks.iter_mut().for_each(|rank| (rank.input_chunks, rank.output_chunks) = (1, 1));
+        let chunks = Chunks::of(&plan);
+        for bytes in [u64::MAX, u64::MAX - 126, u64::MAX - 15] {
+            assert!(chunks.scratch(bytes) > u64::MAX / 2, "{bytes}");
+            assert!(chunks.distance(bytes, 1).unwrap_err().to_string().contains("too many"), "{bytes}");
+        }
+        assert_eq!(chunks.scratch(129), 256);
+    }
 
     #[test]
     fn the_quotient_is_exact() {

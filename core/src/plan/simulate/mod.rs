@@ -28,8 +28,8 @@ use crate::error::{Error, Result};
 /// length of each is that of a chunk.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if the plan is malformed, if the length does not divide into its chunks, or if the ranks wait for each
-/// other for ever: the message says who waits for what.
+/// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if the plan is malformed, if the length does not divide into its chunks, or if the
+/// ranks wait for each other for ever: the message says who waits for what.
 pub fn run<T: Element>(plan: &Plan, calls: &[Vec<Vec<T>>], config: Config) -> Result<Vec<Vec<Vec<T>>>> {
     if let Some(finding) = check::structure(plan).first() {
         return Err(refused(finding.to_string()));

@@ -91,20 +91,14 @@ impl Registry {
             );
             Error::new(ErrorKind::Exhausted, "add_semaphore", message)
         })?;
-        let shard = match (known, claim) {
-            (Some(index), _) => {
-                self.connections[index].semaphores += 1;
-                self.connections[index].shard
-            }
-            (None, Some(claim)) => {
-                let shard = self.next % shards;
-                self.next += 1;
-                let connection = connection.clone();
-                self.connections.push(Served { connection, shard, semaphores: 1, _claim: claim });
-                shard
-            }
-            (None, None) => self.next % shards,
-        };
+        let shard = known.map_or(self.next % shards, |index| self.connections[index].shard);
+        if let Some(claim) = claim {
+            self.next += 1;
+            let connection = connection.clone();
+            self.connections.push(Served { connection, shard, semaphores: 1, _claim: claim });
+        } else if let Some(index) = known {
+            self.connections[index].semaphores += 1;
+        }
         put(&mut self.semaphores, number, Entry { semaphore: semaphore.clone(), shard });
         Ok((SemaphoreId(number), shard))
     }

@@ -182,3 +182,30 @@ fn set<T>(table: &mut Vec<Option<T>>, number: u16, value: Option<T>) {
     }
     table[number] = value;
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use aqueduct_ptx::abi::ChannelTrigger;
+
+    use super::*;
+    use crate::gpu::{Context, Device, Driver};
+
+    /// A kernel that flushes leaves, if there is a word that tells it to.
+    #[test]
+    fn a_request_for_a_semaphore_that_nobody_added_is_dropped_and_its_kernel_is_told() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (_commands, received) = mpsc::channel();
+        let ports = Ports::new(&context, 0, 2).unwrap();
+        let mut router = Router::new(received, Arc::default(), ports.clone(), 16);
+        let [known, last, beyond] = [0, 1, 2].map(SemaphoreId);
+        for (dropped, id) in (1..).zip([last, beyond]) {
+            let trigger = ChannelTrigger { semaphore: id.0, ..ChannelTrigger::default() };
+            let result = router.handle(0, &trigger.encode(false).unwrap()).unwrap();
+            assert_eq!((result, ports.dropped()), (ProxyHandlerResult::Continue, dropped));
+        }
+        ports.check(known).expect("nothing was asked of it");
+        let error = ports.check(last).unwrap_err();
+        assert!(error.message().contains("no semaphore 1"), "{error}");
+    }
+}

@@ -172,3 +172,28 @@ impl fmt::Debug for Ports {
         f.debug_struct("Ports").field("words", &self.words).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::gpu::{Device, Driver};
+
+    #[test]
+    fn each_semaphore_has_counters_of_its_own_and_a_number_below_the_limit() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let ports = Ports::new(&context, 0, 2).unwrap();
+        let [first, second, beyond] = [0, 1, 2].map(SemaphoreId);
+        assert!(ports.exists(first) && ports.exists(second) && !ports.exists(beyond));
+        [8, 24].into_iter().for_each(|bytes| ports.count_put(first, bytes));
+        (0..3).for_each(|_| ports.count_signal(first));
+        (0..4).for_each(|_| ports.count_flush(first));
+        let counted = PortCounters { puts: 2, bytes: 32, signals: 3, flushes: 4 };
+        assert_eq!((ports.counters(first), ports.counters(second)), (counted, PortCounters::default()));
+        ports.open(first);
+        assert_eq!(ports.counters(first), PortCounters::default(), "its next user begins anew");
+        (0..2).for_each(|_| ports.count_deferred());
+        ports.count_dropped(3);
+        assert_eq!((ports.deferred(), ports.dropped()), (2, 3));
+    }
+}

@@ -57,6 +57,7 @@ fn a_completion_queue_that_overflows_is_lost_and_says_so() {
     }
     assert_eq!(a.cq.capacity(), 256);
     a.qp.post(&mut batch).unwrap();
+    standin::settle();
     let error = a.cq.poll(1, |_| ()).unwrap_err();
     assert!(error.message().contains("completion queue of device null0 is lost"), "{error}");
     let event = context.next_event().unwrap().unwrap();
@@ -82,10 +83,12 @@ fn a_channel_wakes_once_per_request_for_an_event() {
         qp.post(&mut batch).unwrap();
     };
     post(&qp);
+    standin::settle();
     assert!(!readable(&channel), "nobody asked");
     cq.request_event().unwrap();
     post(&qp);
     post(&qp);
+    standin::settle();
     assert!(readable(&channel));
     assert_eq!((channel.clear().unwrap(), channel.clear().unwrap()), (1, 0));
     assert_eq!(cq.poll(16, |completion| assert!(completion.result.is_ok())).unwrap(), 3);

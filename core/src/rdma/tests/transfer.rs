@@ -32,6 +32,7 @@ fn every_kind_of_request_moves_what_it_should() {
     assert_eq!(batch.len(), 9);
     a.qp.post(&mut batch).unwrap();
     assert!(batch.is_empty());
+    standin::settle();
 
     assert_eq!((there.byte(0), there.byte(15), there.byte(32)), (1, 1, 2));
     assert_eq!((there.word(2), here.word(8), here.word(9), here.word(10)), (99, 7, 12, 99));
@@ -104,7 +105,9 @@ fn requests_that_cannot_be_are_refused_when_they_are_made() {
     let mut batch = Batch::default();
     let range = |length| (local.range(0, length).unwrap(), remote.range(0, length).unwrap());
     assert!(batch.write(range(8).0, range(16).1).is_err());
-    assert!(batch.write_inline(&[0; 65], range(65).1).is_err());
+    let wide = Memory::new(2 * INLINE_BYTES, 0);
+    let all = wide.register(&b.pd, Access::FLAGS).remote().range(0, INLINE_BYTES as u64 + 1).unwrap();
+    assert!(batch.write_inline(&[0; INLINE_BYTES + 1], all).is_err());
     assert!(batch.fetch_add(range(16).0, range(8).1, 1).is_err());
     assert!(batch.fetch_add(range(8).0, remote.range(4, 8).unwrap(), 1).is_err());
     assert!(local.range(250, 7).is_err() && remote.range(257, 0).is_err());

@@ -1,7 +1,7 @@
 //! Both halves of a connection over one TCP socket, and who drives them.
 //!
-//! The caller of an operation sends it at once. The service thread sends what the socket did not take, and receives, except while a
-//! user thread waits for this very connection: that thread then receives by itself, which saves waking two threads for one
+//! The caller of an operation sends it at once. The service thread sends what the socket did not take, and receives, except while
+//! a user thread waits for this very connection: that thread then receives by itself, which saves waking two threads for one
 //! message.
 
 mod assist;
@@ -99,6 +99,12 @@ impl Duplex {
         }
     }
 
+    /// Takes the socket into use, so that only calls send and receive.
+    #[cfg(test)]
+    pub(super) fn attach_unserved(&self, socket: Box<dyn RawStream>) {
+        self.socket.set(socket).expect("it has none");
+    }
+
     /// Whether there is a socket.
     pub(super) fn is_attached(&self) -> bool {
         self.socket.get().is_some()
@@ -184,9 +190,6 @@ impl Duplex {
     fn turn(&self, assists: bool) -> (Next, bool, Spent) {
         let mut spent = Spent::default();
         let (next, progress) = self.look(&mut spent, assists);
-        if next == Next::Done {
-            spent.append(lock(&self.outbox).take_spent());
-        }
         (next, progress, spent)
     }
 
@@ -292,8 +295,7 @@ impl Duplex {
                 Err(said) => Some(said).filter(|said| said.kind() == ErrorKind::Remote),
             }
         });
-        let why = said.unwrap_or(error);
-        self.fail(&why, why.kind() != ErrorKind::PeerLost);
+        self.fail(&said.unwrap_or(error), false);
     }
 
     /// Ends it: nothing more is sent or received, and every waiting call gets the reason.
@@ -353,15 +355,8 @@ impl Pollable for Duplex {
                 let mut outbox = lock(&self.outbox);
                 // Operations may have been taken before there was a socket.
                 outbox.must_watch();
+                // The next turn sends what it asks for: the socket has room.
                 let activity = outbox.look_for_idleness();
-                if activity == Activity::Idle
-                    && let Some(socket) = self.socket.get()
-                    && let Err(error) = outbox.progress(&**socket)
-                {
-                    drop(outbox);
-                    self.cannot_send(error);
-                    return Next::Done;
-                }
                 self.watch(&outbox, !self.readers.are_users());
                 let idle = if let Activity::Busy(until) = activity { Some(until) } else { None };
                 Next::Told([again, idle].into_iter().flatten().min())

@@ -1,9 +1,10 @@
 //! Ethernet: one-sided writes by message, over one TCP connection.
 //!
-//! The lower rank of the two listens and the higher one connects, on sockets that prove the job's secret like all others.
-//! A write names a region that the receiver granted, by number, and the receiver checks it; no address crosses the wire.
-//! [`flush`](crate::comm::Connection::flush) asks for an acknowledgement and waits for it. The memory at the other end is held until
-//! an acknowledgement has come: it is asked for after many operations, when the connection is idle, and before it is closed.
+//! The lower rank of the two listens and the higher one connects, on sockets that prove the job's secret like all others. A write
+//! names a region that the receiver granted, by number, and the receiver checks it; no address crosses the wire.
+//! [`flush`](crate::comm::Connection::flush) asks for an acknowledgement and waits for it. The memory at the other end is held
+//! until an acknowledgement has come: it is asked for after many operations, when the connection is idle, and before it is
+//! closed.
 
 mod counts;
 mod duplex;

@@ -89,8 +89,8 @@ fn loom_tcp_the_peer_is_told_of_all_that_landed_and_never_of_fewer() {
     });
 }
 
-/// The sending end: a thread asks and waits, while two others take turns with the inbox and note acknowledgements. The waiter sees
-/// what came before the acknowledgement, and all that it waited for is acknowledged in the sending half, too.
+/// The sending end: a thread asks and waits, while two others take turns with the inbox and note acknowledgements. The waiter
+/// sees what came before the acknowledgement, and all that it waited for is acknowledged in the sending half, too.
 #[test]
 fn loom_tcp_who_sees_an_acknowledgement_sees_what_came_before_it() {
     struct End {

@@ -42,10 +42,10 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::super::tests::{place, resources, with_memories};
     use super::*;
     use crate::deadline::{Backoff, Deadline};
     use crate::memory::HostBuffer;
+    use crate::transport::tests::{place, resources, with_memories};
 
     /// Tells that it is dropped.
     struct Told(mpsc::Sender<()>);
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn memory_is_left_to_threads_that_may_block() {
         with_memories(|comm, memories| {
-            let resources = resources(comm);
+            let resources = resources(comm, None);
             let service = resources.service().unwrap();
             let buffer = Arc::new(HostBuffer::new(comm.context(), 64).unwrap());
             let (tell, told) = mpsc::channel();

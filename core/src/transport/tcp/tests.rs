@@ -4,21 +4,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::duplex::Duplex;
 use super::frame::{Frame, HEADER_BYTES};
 use super::outbox::Outbox;
 use super::staging::Staging;
-use crate::bootstrap::{self, Bootstrap as _};
-use crate::comm::{Communicator, CommunicatorConfig, HostBuffer, RegisteredMemory, Transport};
-use crate::deadline::Deadline;
-use crate::env::Selection;
-use crate::gpu::{Context, Device, Driver};
-use crate::memory::{Place, register_host};
+use super::*;
+use crate::comm::{Communicator, HostBuffer, RegisteredMemory, Transport};
+use crate::memory::register_host;
 use crate::net::{Pollable as _, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::transport::resources::{Resources, Settings};
+use crate::transport::tests::{resources, soon, wait_for, with_memories};
 
 /// A socket that takes all that is sent, and gives what the test has put there; behind that, if it is reset, an error.
 #[derive(Debug)]
@@ -57,41 +53,6 @@ impl RawStream for Peer {
 }
 
 pub(super) type Bytes = Arc<Mutex<Vec<u8>>>;
-
-pub(super) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
-}
-
-/// Runs `run` at rank 0 with two memories of rank 1.
-pub(super) fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-    std::thread::scope(|scope| {
-        for bootstrap in bootstrap::local(2) {
-            let (driver, run) = (driver.clone(), &run);
-            scope.spawn(move || {
-                let context = Context::new(&Device::new(&driver, bootstrap.rank()).unwrap()).unwrap();
-                let config =
-                    CommunicatorConfig::default().with_local_address(std::net::Ipv4Addr::LOCALHOST.into());
-                let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
-                if bootstrap.rank() == 0 {
-                    let memories = [0, 1].map(|tag| comm.recv_memory(1, tag).unwrap());
-                    comm.setup(soon()).unwrap();
-                    run(&comm, memories.map(|memory| memory.get().unwrap()));
-                } else {
-                    for tag in [0, 1] {
-                        let buffer = Arc::new(HostBuffer::new(&context, 64).unwrap());
-                        let memory = comm.register_host(&buffer, Transport::Ethernet).unwrap();
-                        comm.send_memory(&memory, 0, tag).unwrap();
-                    }
-                    comm.setup(soon()).unwrap();
-                }
-                bootstrap.barrier(soon()).unwrap();
-                drop(comm);
-                context.settle();
-            });
-        }
-    });
-}
 
 pub(super) fn peer() -> (Peer, Bytes, Bytes) {
     let (sent, says) = (Arc::default(), Arc::default());
@@ -135,31 +96,11 @@ fn memory_is_held_until_what_was_sent_to_it_is_acknowledged() {
     });
 }
 
-/// All of `buffer`, as a connection uses it.
-pub(super) fn place(buffer: &Arc<HostBuffer>) -> Place {
-    register_host(buffer, 0, buffer.len(), Transport::Ethernet.into()).unwrap().place().clone()
-}
-
-/// Resources of a communicator for connections that a test makes by hand.
-pub(super) fn resources(comm: &Communicator) -> Arc<Resources> {
-    let exchange = comm.exchange();
-    let settings = Settings {
-        local_address: None,
-        interfaces: Selection::default(),
-        verbs: None,
-        ib_devices: None,
-        ib: crate::rdma::Settings::default(),
-    };
-    let (context, group, regions) =
-        (exchange.context.clone(), exchange.group.clone(), exchange.regions.clone());
-    Resources::new(context, group, regions, settings)
-}
-
 /// The process may end right after that, and with it the thread that would answer a question.
 #[test]
 fn a_connection_that_is_dropped_tells_at_once_what_has_landed() {
     with_memories(|comm, _| {
-        let resources = resources(comm);
+        let resources = resources(comm, None);
         let duplex = Duplex::new(&resources, &resources.service().unwrap(), 1).unwrap();
         let buffer = Arc::new(HostBuffer::new(comm.context(), 64).unwrap());
         let memory = register_host(&buffer, 0, 64, Transport::Ethernet.into()).unwrap();
@@ -181,7 +122,7 @@ fn a_connection_that_is_dropped_tells_at_once_what_has_landed() {
 fn a_peer_that_has_gone_after_it_has_acknowledged_everything_loses_nothing() {
     for (acknowledged, lost) in [(2, false), (1, true)] {
         with_memories(|comm, [memory, _]| {
-            let resources = resources(comm);
+            let resources = resources(comm, None);
             let duplex = Duplex::new(&resources, &resources.service().unwrap(), 1).unwrap();
             let (socket, _, says) = peer();
             let reset = socket.reset.clone();
@@ -216,7 +157,7 @@ fn a_peer_that_has_gone_after_it_has_acknowledged_everything_loses_nothing() {
 #[test]
 fn a_connection_says_bye_only_once_everything_is_acknowledged() {
     with_memories(|comm, [memory, _]| {
-        let resources = resources(comm);
+        let resources = resources(comm, None);
         let service = resources.service().unwrap();
         let duplex = Duplex::new(&resources, &service, 1).unwrap();
         let (socket, sent, says) = peer();
@@ -261,5 +202,79 @@ fn what_the_socket_has_taken_stays_outstanding_until_it_is_acknowledged() {
         assert!(outbox.has_room(3) && !outbox.has_room(2));
         outbox.acknowledge(4).unwrap();
         assert!(outbox.has_room(1));
+    });
+}
+
+/// A connection over a socket that is played. No thread serves it.
+fn ethernet(comm: &Communicator, socket: Peer) -> Ethernet {
+    let resources = resources(comm, None);
+    let service = resources.service().unwrap();
+    let duplex = Duplex::new(&resources, &service, 1).unwrap();
+    duplex.attach_unserved(Box::new(socket));
+    Ethernet { duplex, config: EndpointConfig::new(Transport::Ethernet), listening: None, service }
+}
+
+fn signal(backend: &dyn Backend, memory: &RegisteredMemory, value: u64) {
+    let dst = Span { memory, offset: 0, len: 8 };
+    assert!(backend.post(&Operation::Update { dst, old: value - 1, value }).unwrap());
+}
+
+#[test]
+fn a_batch_is_held_back_until_it_is_large() {
+    with_memories(|comm, [memory, _]| {
+        let (socket, sent, _) = peer();
+        let ethernet = ethernet(comm, socket);
+        (1..=BATCH as u64).for_each(|value| signal(&ethernet, &memory, value));
+        assert!(lock(&sent).is_empty());
+        signal(&ethernet, &memory, 1 + BATCH as u64);
+        assert_eq!(lock(&sent).len(), (1 + BATCH) * HEADER_BYTES);
+    });
+}
+
+#[test]
+fn a_flush_of_what_has_landed_succeeds_though_the_peer_has_gone() {
+    for landed in [false, true] {
+        with_memories(|comm, [memory, _]| {
+            let (socket, _, says) = peer();
+            let (ethernet, event) = (ethernet(comm, socket), Event::new(comm.context()).unwrap());
+            signal(&ethernet, &memory, 1);
+            let mark = ethernet.mark().unwrap();
+            ethernet.record_event(&event).unwrap();
+            assert!(!event.is_done().unwrap());
+            if landed {
+                lock(&says).extend(Frame::Ack { count: mark }.encode());
+                wait_for("it is not acknowledged", || {
+                    let _ = ethernet.duplex.progress();
+                    ethernet.is_done(mark).unwrap()
+                });
+            }
+            ethernet.duplex.fail(&Error::new(ErrorKind::Remote, "x", "gone"), false);
+            event.synchronize(soon()).unwrap();
+            assert_eq!(ethernet.mark().is_ok(), landed);
+        });
+    }
+}
+
+/// The peer may connect later, and then gets what was asked for. Nobody waits for one that would get nothing.
+#[test]
+fn a_dropped_connection_listens_only_with_operations() {
+    with_memories(|comm, [memory, _]| {
+        let resources = resources(comm, None);
+        let listening = |operations, tag| {
+            let config = EndpointConfig::new(Transport::Ethernet)
+                .with_local_address(std::net::Ipv4Addr::LOCALHOST.into());
+            let key = Key::user(crate::setup::key::Kind::Connection, 1, tag);
+            let draft = Sockets.offer(&resources, key, &config).unwrap();
+            let address = decode(&draft.describe()).unwrap()[0];
+            let theirs = EndpointWire { transport: Transport::Ethernet, detail: Vec::new() };
+            let backend = draft.accept(&resources, &theirs, soon()).unwrap();
+            (0..operations).for_each(|value| signal(&*backend, &memory, value + 1));
+            drop(backend);
+            address
+        };
+        let (with, without) = (listening(1, 0), listening(0, 1));
+        wait_for("it goes on listening", || std::net::TcpStream::connect(without).is_err());
+        // The connection with an operation was dropped first, and still listens.
+        std::net::TcpStream::connect(with).unwrap();
     });
 }

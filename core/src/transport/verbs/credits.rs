@@ -99,11 +99,10 @@ impl SignalWaiters {
         self.more.notify_all();
     }
 
-    /// Returns soon if the count is no longer `seen`, else at the next notification, or a little later.
-    pub(super) fn sleep(&self, seen: u64, backoff: &mut Backoff, deadline: Deadline) {
-        if !backoff.give_way() {
-            self.nap(seen, deadline.min(Deadline::after(NAP)));
-        }
+    /// Returns soon if the count is no longer `seen`, else at the next notification, or a little later. Returns whether it
+    /// slept: not while `backoff` gives way.
+    pub(super) fn sleep(&self, seen: u64, backoff: &mut Backoff, deadline: Deadline) -> bool {
+        !backoff.give_way() && self.nap(seen, deadline.min(Deadline::after(NAP)))
     }
 
     /// Sleeps until the next notification or `end`. Returns whether it did: not if the count is no longer `seen`.
@@ -202,8 +201,11 @@ mod tests {
         waiters.notify();
         assert!(!waiters.nap(seen, Deadline::after(NAP)));
         assert!(waiters.nap(waiters.count(), Deadline::after(NAP)));
-        // Ends by itself, though its deadline is far away.
+        let far = Deadline::after(std::time::Duration::from_secs(3600));
+        assert!(!waiters.sleep(waiters.count(), &mut backoff, far), "others run first");
         while backoff.give_way() {}
-        waiters.sleep(waiters.count(), &mut backoff, Deadline::after(std::time::Duration::from_secs(3600)));
+        assert!(!waiters.sleep(seen, &mut backoff, far), "it has missed one");
+        // Ends by itself, though its deadline is far away.
+        assert!(waiters.sleep(waiters.count(), &mut backoff, far));
     }
 }

@@ -143,13 +143,19 @@ impl provider::Draft for Draft {
         w.finish()
     }
 
-    /// Connects the queue pairs.
     fn accept(
         self: Box<Self>,
         resources: &Resources,
         theirs: &EndpointWire,
         _: Deadline,
     ) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(self.connect(resources, theirs)?))
+    }
+}
+
+impl Draft {
+    /// Connects the queue pairs.
+    fn connect(self, resources: &Resources, theirs: &EndpointWire) -> Result<Verbs> {
         const OP: &str = "connect";
         let peer = self.key.peer;
         let (signal, addresses) = decode(&theirs.detail).map_err(|error| {
@@ -194,7 +200,7 @@ impl provider::Draft for Draft {
             signal: self.config.ib_signal,
         })?;
         let (nic, most) = (self.nic.number(), self.config.max_outstanding);
-        Ok(Box::new(Verbs { set, most, peer, nic, their_nic, _service: service }))
+        Ok(Verbs { set, most, peer, nic, their_nic, _service: service })
     }
 }
 
@@ -284,7 +290,7 @@ impl Backend for Verbs {
 
     fn await_arrival(&self, arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
         match self.set.arrivals() {
-            Some(waiters) => waiters.sleep(arrivals, backoff, deadline),
+            Some(waiters) => drop(waiters.sleep(arrivals, backoff, deadline)),
             None => self.pause(backoff, deadline),
         }
     }

@@ -271,6 +271,33 @@ mod tests {
     }
 
     #[test]
+    fn those_that_are_gone_are_not_told_any_more() {
+        struct Hears(crate::sync::AtomicU64);
+        impl Watcher for Hears {
+            fn heard(&self, _: &AsyncEvent) {
+                self.0.fetch_add(1, crate::sync::Ordering::Relaxed);
+            }
+        }
+        let context = nics("null0").devices[0].open().unwrap();
+        let domain = context.protection_domain().unwrap();
+        let nic = Nic { number: 0, context, domain, watchers: Mutex::default() };
+        let watch = || {
+            let watcher = Arc::new(Hears(crate::sync::AtomicU64::new(0)));
+            let watches: Arc<dyn Watcher> = watcher.clone();
+            nic.watch(Arc::downgrade(&watches));
+            watcher
+        };
+        let first = watch();
+        (0..10).for_each(|_| drop(watch()));
+        let last = watch();
+        assert_eq!(lock(&nic.watchers).len(), 2);
+        let kind = rdma::EventKind::DEVICE_FATAL;
+        nic.tell(&AsyncEvent { kind, about: rdma::About::Device, words: String::new() });
+        let heard = [&first, &last].map(|watcher| watcher.0.load(crate::sync::Ordering::Relaxed));
+        assert_eq!(heard, [1, 1]);
+    }
+
+    #[test]
     fn the_nearest_nic_unless_told_otherwise() {
         let sysfs = Sysfs::new();
         let nearest =

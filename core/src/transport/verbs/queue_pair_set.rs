@@ -18,7 +18,6 @@ use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::credits::{RECEIVE, ReceiveCredits, SignalWaiters};
 use super::issue::State;
 use super::request::{Operation, Request};
-use super::send_queue::SendQueue;
 use crate::abort::{Abort, AbortListener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
@@ -144,7 +143,8 @@ impl QueuePairSet {
                 return self.fail(&error).map(|()| true);
             }
         }
-        let taken = done > 0 || state.waiting.len() < most;
+        // One of which a part is done waits alone.
+        let taken = state.waiting.len() < most;
         if taken {
             state.waiting.push_back(request.keep(done));
         }
@@ -250,11 +250,12 @@ impl QueuePairSet {
         if poll {
             self.take_completions(state)?;
         }
-        if !state.issue()? && !poll {
+        let mut all = state.issue()?;
+        if !all && !poll {
             self.take_completions(state)?;
-            state.issue()?;
+            all = state.issue()?;
         }
-        Ok(!state.waiting.is_empty() || state.queues.iter().any(SendQueue::has_unposted))
+        Ok(!all)
     }
 
     /// [`look`](Self::look) of a user thread, which drops what is no longer used, outside the lock. True if the service thread has
@@ -377,3 +378,6 @@ fn landing(context: &Context, nic: &Nic) -> Result<MemoryRegion> {
     // SAFETY: the region keeps the buffer.
     unsafe { nic.domain.register(at, size_of::<u64>(), Access::FLAGS, word) }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

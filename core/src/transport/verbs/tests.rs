@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bootstrap::{self, Bootstrap as _, LocalBootstrap};
 use crate::comm::{
@@ -124,11 +124,11 @@ impl Way {
         self.connection.flush(soon()).unwrap();
     }
 
-    /// `cause` makes it fail: everything outstanding ends within seconds, whoever waits already is told, and what comes later
-    /// ends at once, all with the same reason.
+    /// `cause` makes it fail: everything outstanding ends, whoever waits already is told, and what comes later ends, all with
+    /// the same reason: nothing waits until its deadline, whose reason would be another.
     #[track_caller]
     fn fails(&self, words: &str, cause: impl FnOnce()) {
-        let (start, event) = (Instant::now(), Event::new(&self.context).unwrap());
+        let event = Event::new(&self.context).unwrap();
         let error = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| self.semaphore.wait(soon()));
             cause();
@@ -141,16 +141,13 @@ impl Way {
             }
             error
         });
-        println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        println!("{error}");
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Verbs, Some(self.connection.peer())), "{error}");
         assert!(error.to_string().contains(words), "{words}: {error}");
-        let start = Instant::now();
         let later = [self.write(&self.target), self.semaphore.signal(), self.semaphore.wait(soon())];
         for again in later {
             assert_eq!(again.unwrap_err().to_string(), error.to_string());
         }
-        assert!(start.elapsed() < Duration::from_secs(2), "known at once: {:?}", start.elapsed());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Descriptions of plans' kernels whose text an assembler should accept: the shapes that plans have, with few and many ranks.
 
 use aqueduct_ptx::plan::{
-    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Shape, Share,
+    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Rows, Shape, Share,
     Signal, Step, Wait,
 };
 
@@ -23,7 +23,7 @@ fn at(rank: u32, base: Base, first: u32) -> Operand {
 }
 
 fn moved(sources: Vec<Operand>, targets: Vec<Operand>, count: u32, reduction: Option<Reduction>) -> Move {
-    Move { sources, targets, count: fixed(count), reduction, share: None }
+    Move { sources, targets, count: fixed(count), reduction, share: None, by_rows: false }
 }
 
 fn signals(ranks: u32, first: u32) -> Vec<Signal> {
@@ -62,6 +62,7 @@ fn kernel(
         addresses: ADDRESSES * ranks,
         calls: 0,
         double_scratch: true,
+        rows: None,
         laps: Some(Laps {
             packets: 4,
             chunks: 4 * ranks,
@@ -69,6 +70,7 @@ fn kernel(
             signals: signals(ranks, 1024),
             waits: waits(ranks, 1024),
         }),
+        trace: None,
         shapes: vec![Shape { steps }],
         blocks: rows.into_iter().map(|row| Block { shape: 0, row }).collect(),
     }
@@ -121,6 +123,25 @@ fn two_shot(ranks: u32, element: Element, threads: u32, count: u32) -> Kernel {
     )
 }
 
+/// A chunk from the rank before, reduced and sent on, again and again.
+fn ring(ranks: u32, element: Element, threads: u32) -> Kernel {
+    let of_turn =
+        |rank: u32, base: Base, entry: u32| Operand { first: Number::Row(entry), ..at(rank, base, 0) };
+    let sources = vec![of_turn(0, Base::Input, 0), of_turn(0, Base::Scratch, 1)];
+    let targets = vec![of_turn(1, Base::Scratch, 2)];
+    let body = vec![
+        Step::Wait(waits(2, 2048)),
+        Step::Sync,
+        Step::Move(moved(sources, targets, 1, Some(Reduction::Sum))),
+        Step::Sync,
+        Step::Signal(signals(2, 2048)),
+    ];
+    let turns = ranks - 1;
+    let row = |block: u32| (0..turns).flat_map(|turn| [block + turn, turn, turn + 1]).collect();
+    let repeat = Step::Repeat { turns, stride: 3, body };
+    kernel("ring", ranks, element, threads, vec![repeat], (0..2).map(row).collect())
+}
+
 /// Requests to a proxy, semaphores and barriers.
 fn ports(ranks: u32, element: Element, threads: u32) -> Kernel {
     let offset = |place: u32, operand: Operand| Operand { address: fixed(place), ..operand };
@@ -149,16 +170,63 @@ fn ports(ranks: u32, element: Element, threads: u32) -> Kernel {
     kernel("ports", ranks, element, threads, steps, vec![Vec::new(); 2])
 }
 
+/// Chunks of sizes of their own: put to all peers, or reduced from all.
+fn by_rows(ranks: u32, element: Element, reduces: bool) -> Kernel {
+    // The control areas, the words of the caller's numbers, and each rank's input and output.
+    let words = size_of::<aqueduct_ptx::abi::PlanRows>() as u32 / 8;
+    let side = |rank: u32, base: Base, row: u32| Operand {
+        base,
+        address: fixed(ranks + words + 2 * rank + u32::from(base == Base::Output)),
+        first: fixed(row),
+        rank: fixed(rank),
+    };
+    let share = Some(Share { member: Number::Row(0), of: fixed(8) });
+    let part = |sources, targets, reduction| {
+        Step::Move(Move { share, by_rows: true, ..moved(sources, targets, 1, reduction) })
+    };
+    let meet = |first| {
+        let signals = signals(ranks, first).into_iter().zip(1..);
+        let signals = signals.map(|(signal, peer)| Signal { peer: fixed(peer), ..signal }).collect();
+        [Step::Signal(signals), Step::Wait(waits(ranks, first)), Step::Sync]
+    };
+    let mut steps = vec![Step::ShowRows, Step::Sync];
+    steps.extend(meet(2048));
+    steps.push(Step::JudgeRows);
+    if reduces {
+        let sources = (0..ranks).map(|rank| side(rank, Base::Input, rank * ranks)).collect();
+        steps.push(part(sources, vec![side(0, Base::Output, 0)], Some(Reduction::Sum)));
+    } else {
+        steps.extend((0..ranks).map(|rank| {
+            part(vec![side(0, Base::Input, rank)], vec![side(rank, Base::Output, rank * ranks)], None)
+        }));
+    }
+    steps.push(Step::Sync);
+    steps.extend(meet(3072));
+    let name = if reduces { "reduced_rows" } else { "rows" };
+    let rows = (0..8).map(|member| vec![member]).collect();
+    Kernel {
+        addresses: 3 * ranks + words,
+        laps: None,
+        rows: Some(Rows { me: 0, tables: 4096, controls: 0, words: ranks, exact: reduces }),
+        ..kernel(name, ranks, element, 512, steps, rows)
+    }
+}
+
 /// All of them, with their names.
 pub(crate) fn all() -> Vec<(String, Kernel)> {
     let mut kernels = vec![ports(2, Element::F32, 256)];
     for ranks in [2, 4, 8] {
+        kernels.push(by_rows(ranks, Element::U8, false));
         let threads = if ranks == 8 { 512 } else { 1024 };
         for element in Element::ALL {
             let often = matches!(element, Element::F32 | Element::Bf16 | Element::F8E4m3);
             if often || ranks == 8 {
                 kernels.push(one_shot(ranks, element, 512));
                 kernels.push(two_shot(ranks, element, threads, 1));
+            }
+            if ranks == 8 {
+                kernels.push(by_rows(ranks, element, true));
+                kernels.push(ring(ranks, element, 512));
             }
             if often {
                 kernels.push(two_shot(ranks, element, threads, 2));

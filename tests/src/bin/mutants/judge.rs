@@ -205,7 +205,7 @@ impl Judge<'_> {
 /// The symptom that a failed test noticed.
 fn how(output: &str) -> &'static str {
     let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
-    if says(&["CUDA_ERROR_INVALID_PTX", "never uses the name", "unknown name", "INVALID_PTX"]) {
+    if says(&["INVALID_PTX", "never uses the name", "unknown name", "cudaError_enum(218)"]) {
         "text"
     } else if says(&["data race"]) {
         "race"

@@ -28,6 +28,7 @@
 //!
 //! FOLDER keeps what was found: a run that is repeated there goes on where it ended.
 
+mod calls;
 mod cover;
 mod judge;
 mod report;
@@ -145,26 +146,34 @@ impl Options {
 
 /// Every mutant of every source, with the source.
 fn all() -> Vec<(Mutant, String)> {
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ptx/kernels");
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for folder in [kernels.clone(), kernels.join("inc")] {
-        let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-        paths.extend(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()));
-    }
-    paths.sort();
-    let of_file = |path: PathBuf| {
+    let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ptx");
+    let kernels = ptx.join("kernels");
+    let of_kernels = ["", "inc"].map(|folder| files(&kernels.join(folder))).concat();
+    let of_plans = files(&ptx.join("src/plan"));
+    let mutants = |path: PathBuf, base: &Path, list: fn(&str, &str) -> Vec<Mutant>| {
         let source = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let name = path.strip_prefix(&kernels).expect("it lies there").to_string_lossy().into_owned();
-        let mutants = rules::mutants(&name, &source);
+        let name = path.strip_prefix(base).expect("it lies there").to_string_lossy().into_owned();
+        let mutants = list(&name, &source);
         mutants.into_iter().map(move |mutant| (mutant, source.clone())).collect::<Vec<_>>()
     };
-    paths.into_iter().flat_map(of_file).collect()
+    let kernels = of_kernels.into_iter().flat_map(|path| mutants(path, &kernels, rules::mutants));
+    let plans = of_plans.into_iter().flat_map(|path| mutants(path, &ptx.join("src"), calls::mutants));
+    kernels.chain(plans).collect()
+}
+
+/// The files in a folder, in the order of their names.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut paths: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    paths.sort();
+    paths
 }
 
 /// Writes the file that stands for the mutant's source.
 fn plant(folder: &Path, worker: usize, mutant: &Mutant, source: &str) -> PathBuf {
     let path = folder.join(format!("mutant.{worker}.ptx"));
-    std::fs::write(&path, format!("{}\n{}", mutant.file, mutant.apply(source)))
+    std::fs::write(&path, format!("{}\n{}", mutant.used(), mutant.apply(source)))
         .expect("the folder can be written");
     path
 }
@@ -195,7 +204,7 @@ fn judge_all(folder: &Path, options: &Options) {
         judge_one(
             &judge,
             worker,
-            &judge::Case { name: &mutant.name, kind: mutant.kind, used: &mutant.file, variable },
+            &judge::Case { name: &mutant.name, kind: mutant.kind, used: mutant.used(), variable },
         );
     });
 }

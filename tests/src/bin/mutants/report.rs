@@ -26,9 +26,14 @@ pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
         verdicts(folder).into_iter().map(|v| (v.name.clone(), v)).collect();
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
     let mut left = Vec::new();
-    let mut wrong = 0;
+    let (mut wrong, mut no_programs) = (0, 0);
     for (mutant, _) in all {
         let Some(verdict) = verdicts.get(&mutant.name) else { continue };
+        // The assembler refuses a kernel that lacks a label or a register.
+        if mutant.place.is_some() && verdict.outcome == "invalid" {
+            no_programs += 1;
+            continue;
+        }
         let row = rows.entry(mutant.kind).or_default();
         row.all += 1;
         let proved = proofs.get(mutant.key().as_str());
@@ -59,6 +64,7 @@ pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
         wrong += 1;
     }
     print(&rows);
+    println!("not counted, because what is left is no program: {no_programs}");
     left.iter().for_each(|line| println!("{line}"));
     if left.is_empty() && wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

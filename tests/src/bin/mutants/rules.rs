@@ -27,11 +27,13 @@ pub(crate) struct Mutant {
     pub(crate) file: String,
     pub(crate) kind: &'static str,
     pub(crate) line: usize,
-    lines: usize,
+    pub(crate) lines: usize,
     /// Counts the mutants of this kind that stand for the same text, from 1.
-    nth: usize,
+    pub(crate) nth: usize,
     pub(crate) old: String,
     pub(crate) new: String,
+    /// The place of a call that composes a kernel, if it is one that changes.
+    pub(crate) place: Option<String>,
 }
 
 impl Mutant {
@@ -42,8 +44,17 @@ impl Mutant {
         format!("{}:{kind}{nth} | {}", self.file, self.old.trim())
     }
 
-    /// The whole changed source. What was there stays as a comment, so that no name of the template goes unused.
+    /// The source, or the call that composes a kernel, by which its tests are found.
+    pub(crate) fn used(&self) -> &str {
+        self.place.as_deref().unwrap_or(&self.file)
+    }
+
+    /// The text that stands for what it changes: the whole changed source, in which the old statement stays as a comment, so
+    /// that no name of the template goes unused; or how a call differs.
     pub(crate) fn apply(&self, source: &str) -> String {
+        if self.place.is_some() {
+            return self.new.clone();
+        }
         let mut text = String::with_capacity(source.len() + 200);
         for (at, line) in source.lines().enumerate() {
             if at + 1 == self.line {
@@ -75,7 +86,7 @@ pub(crate) fn mutants(file: &str, source: &str) -> Vec<Mutant> {
             let tail = format!(":{kind}{suffix}");
             let same = |other: &&Mutant| other.old.trim() == old.trim() && other.name.ends_with(&tail);
             let nth = 1 + found.iter().filter(same).count();
-            found.push(Mutant { name, file: file.to_owned(), kind, line, lines, nth, old, new });
+            found.push(Mutant { name, file: file.to_owned(), kind, line, lines, nth, old, new, place: None });
         }
     }
     found

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aqueduct_tests::process;
@@ -123,8 +124,10 @@ pub(crate) fn run(
     let mut command = Command::new(&suite.binary);
     command.args(["--exact", "--nocapture", "--test-threads=1"]).args(tests).stdin(Stdio::null());
     command.stdout(file.try_clone().expect("a file has another descriptor")).stderr(file);
-    // A group of its own, so that ranks end with it.
-    command.process_group(0).env("RUST_BACKTRACE", "0");
+    // A group of its own, and a mark that ranks inherit, which have groups of their own: all of them end with it.
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let mark = format!("{}.{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    command.process_group(0).env("RUST_BACKTRACE", "0").env(MARK, &mark);
     check.apply(&mut command);
     variables.iter().for_each(|(name, value)| {
         command.env(name, value);
@@ -137,8 +140,9 @@ pub(crate) fn run(
         std::thread::sleep(Duration::from_millis(20));
     }
     let ended = process::has_exited(child.id());
-    // Ranks, too, and before the child is reaped: then the number of its group may be another's.
+    // Before the child is reaped: then the number of its group may be another's.
     process::kill_group(child.id());
+    kill_marked(&mark);
     let status = child.wait().expect("a child can be reaped");
     let text = text();
     if ended && status.success() {
@@ -150,6 +154,33 @@ pub(crate) fn run(
     let signal = status.signal().filter(|_| ended);
     let test = failed(&text).unwrap_or_else(|| format!("{} (signal {signal:?})", tests[0]));
     End::Failed(test, text)
+}
+
+/// The variable by which processes of one run are found.
+const MARK: &str = "MUTANTS_RUN";
+
+/// Kills every process whose environment has `mark`, until there is none.
+fn kill_marked(mark: &str) {
+    let wanted = format!("{MARK}={mark}");
+    let is_marked = |process: &Path| {
+        let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    loop {
+        let processes = std::fs::read_dir("/proc").expect("/proc can be read").flatten();
+        let marked: Vec<i32> = processes
+            .filter(|entry| is_marked(&entry.path()))
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        if marked.is_empty() {
+            return;
+        }
+        for pid in marked {
+            // SAFETY: touches no memory; the process was one of this run a moment ago.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Whether a line of the output ends a test that failed.
@@ -182,6 +213,23 @@ mod tests {
         assert_eq!(failed(output).as_deref(), Some("b::c"));
         assert_eq!(failed("test a ... ok\ntest b ... killed").as_deref(), Some("b"));
         assert_eq!(failed("killed"), None);
+    }
+
+    /// The run is ended by time while a process with a group of its own is there, and that ends, too.
+    #[test]
+    fn a_run_leaves_no_process_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let [script, pid, output] = ["suite", "pid", "output"].map(|name| folder.path().join(name));
+        let text = "#!/bin/bash\nset -m\nsleep 1000 &\necho $! >\"$PID_FILE.new\"\nmv \"$PID_FILE.new\" \"$PID_FILE\"\nwait\n";
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let suite = Suite::parse(&format!("x={}", script.display())).unwrap();
+        let limit = Duration::from_secs(2);
+        let end = run(&suite, Check::Plain, &["t"], &[("PID_FILE", &pid)], &output, limit);
+        assert!(matches!(end, End::TimedOut), "{end:?}");
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let environment = std::fs::read(Path::new("/proc").join(pid.trim()).join("environ"));
+        assert!(environment.unwrap_or_default().is_empty(), "{pid} still runs");
     }
 
     #[test]

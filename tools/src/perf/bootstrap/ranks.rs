@@ -12,6 +12,7 @@ use aqueduct::comm::CommunicatorConfig;
 use aqueduct::internals::control::Introduction;
 use serde::{Deserialize, Serialize};
 
+use crate::job::names_another;
 use crate::stderr::say;
 use crate::stdout::Stdout;
 
@@ -107,9 +108,20 @@ impl LocalRanks {
             begin.wait();
             ranks.into_iter().map(join).collect()
         });
-        let samples = samples.into_iter().collect::<Result<Vec<Sample>>>()?;
+        let samples = self.all_or_cause(samples)?;
         writeln!(Stdout, "{}", serde_json::to_string(&samples)?)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The samples, or the error of a rank that failed by itself: the others only report that they lost it.
+    fn all_or_cause(&self, mut samples: Vec<Result<Sample>>) -> Result<Vec<Sample>> {
+        let own = |(rank, sample): (u32, &Result<Sample>)| {
+            sample.as_ref().is_err_and(|error| !names_another(error, rank))
+        };
+        if let Some(cause) = (self.first..).zip(&samples).position(own) {
+            samples.swap(0, cause);
+        }
+        samples.into_iter().collect()
     }
 
     /// Runs one rank through all phases.

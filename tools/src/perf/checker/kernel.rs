@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use aqueduct::collective::{ElementType, ReduceOp};
 use aqueduct::gpu::{DeviceSlice, Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
+use aqueduct::plan::{Element, Reduction};
 
 use crate::job::Rank;
 use crate::perf::data::{Expected, Kind};
@@ -62,7 +62,7 @@ impl Kernel {
         start: u64,
         wrong: u64,
     ) -> Result<()> {
-        let Expected { kind, op, first, ranks, iteration } = expected;
+        let Expected { kind, op, first, ranks, iteration, mask } = expected;
         let count = (memory.len() / kind.bytes()) as u64;
         if count == 0 {
             return Ok(());
@@ -70,16 +70,16 @@ impl Kernel {
         let address = memory.ptr();
         let kind = match kind {
             Kind::Byte => 0_u32,
-            Kind::Element(ElementType::F32) => 1,
-            Kind::Element(ElementType::F16) => 2,
-            Kind::Element(ElementType::Bf16) => 3,
-            Kind::Element(ElementType::I32) => 4,
+            Kind::Element(Element::F32) => 1,
+            Kind::Element(Element::F16) => 2,
+            Kind::Element(Element::Bf16) => 3,
+            Kind::Element(Element::I32) => 4,
             Kind::Element(other) => bail!("no kernel checks {}; use --check-by host", other.name()),
         };
         let op = match op {
-            ReduceOp::Sum => 0_u32,
-            ReduceOp::Min => 1,
-            ReduceOp::Max => 2,
+            Reduction::Sum => 0_u32,
+            Reduction::Min => 1,
+            Reduction::Max => 2,
             other => bail!("no kernel checks {}; use --check-by host", other.name()),
         };
         let blocks = count.div_ceil(THREADS.into()).min(self.blocks.into()) as u32;
@@ -92,6 +92,7 @@ impl Kernel {
             arg(&first),
             arg(&ranks),
             arg(&iteration),
+            arg(&mask),
             arg(&wrong),
         ];
         // SAFETY: the parameters of the entry; `count` elements lie in `memory`, and the stream retains it and the counter.

@@ -31,17 +31,18 @@ pub(super) fn samples(len: usize, expected: Expected) -> Vec<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct::collective::{ElementType, ReduceOp};
+    use aqueduct::plan::Reduction;
 
     use super::*;
-    use crate::perf::data::Kind;
+    use crate::perf::data::{Kind, TYPES};
 
     #[test]
     fn samples_are_apart_and_cover_both_ends() {
-        for kind in ElementType::ALL.map(Kind::Element).into_iter().chain([Kind::Byte]) {
+        for kind in TYPES.map(Kind::Element).into_iter().chain([Kind::Byte]) {
             for len in [0, 4, 1000, SAMPLES * SAMPLE, SAMPLES * SAMPLE + 4, (64 << 20) + 12] {
                 for iteration in 0..20 {
-                    let expected = Expected { kind, op: ReduceOp::Sum, first: 1, ranks: 3, iteration };
+                    let expected =
+                        Expected { kind, op: Reduction::Sum, first: 1, ranks: 3, iteration, mask: !0 };
                     let samples = samples(len, expected);
                     let mut end = 0;
                     for (at, sample) in &samples {

@@ -6,9 +6,10 @@ const BF16_DROPS: u32 = 16;
 
 /// How elements of a type are made, combined, and stored in `N` bytes. Types instead of closures, because a method can be
 /// inlined into code for wider vectors.
-pub(super) trait Element<const N: usize> {
+pub(super) trait Arithmetic<const N: usize> {
     type Value: Copy + Default;
-    fn make(hash: u32) -> Self::Value;
+    /// From the bits of `hash`; of real numbers only those in `mask`.
+    fn make(hash: u32, mask: u32) -> Self::Value;
     fn add(a: Self::Value, b: Self::Value) -> Self::Value;
     fn less(a: Self::Value, b: Self::Value) -> bool;
     fn bytes(value: Self::Value) -> [u8; N];
@@ -19,11 +20,11 @@ pub(super) struct Single;
 pub(super) struct Half;
 pub(super) struct BrainHalf;
 
-impl Element<4> for Integer {
+impl Arithmetic<4> for Integer {
     type Value = u32;
 
     #[inline(always)]
-    fn make(hash: u32) -> u32 {
+    fn make(hash: u32, _mask: u32) -> u32 {
         hash
     }
 
@@ -46,12 +47,12 @@ impl Element<4> for Integer {
 /// Real numbers, which the kernels of every type reduce as f32.
 macro_rules! real_element {
     ($name:ident, $size:literal, $round:expr, $bytes:expr) => {
-        impl Element<$size> for $name {
+        impl Arithmetic<$size> for $name {
             type Value = f32;
 
             #[inline(always)]
-            fn make(hash: u32) -> f32 {
-                $round(real(hash))
+            fn make(hash: u32, mask: u32) -> f32 {
+                $round(real(hash & mask))
             }
 
             #[inline(always)]

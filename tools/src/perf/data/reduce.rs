@@ -1,6 +1,6 @@
 //! The reduction of the data of several ranks, a few elements at a time.
 
-use super::element::Element;
+use super::element::Arithmetic;
 
 /// Words that one loop computes, which the compiler turns into vector instructions best at this length.
 const LANES: usize = 64;
@@ -12,7 +12,7 @@ const BY_UPPER: u32 = 0x9E37_79B1;
 
 /// A reduction.
 pub(super) trait Operation {
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value;
+    fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value;
 }
 
 pub(super) struct Sum;
@@ -21,21 +21,21 @@ pub(super) struct Most;
 
 impl Operation for Sum {
     #[inline(always)]
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+    fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
         E::add(a, b)
     }
 }
 
 impl Operation for Least {
     #[inline(always)]
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+    fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
         if E::less(b, a) { b } else { a }
     }
 }
 
 impl Operation for Most {
     #[inline(always)]
-    fn apply<E: Element<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+    fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
         if E::less(a, b) { b } else { a }
     }
 }
@@ -46,32 +46,42 @@ pub(super) fn seed(rank: u32, iteration: u32) -> u32 {
     rank.wrapping_mul(BY_RANK).wrapping_add(iteration.wrapping_mul(BY_ITERATION))
 }
 
-/// Reduces the elements of `ranks` ranks in rank order, a few indices at a time, and stores the results. `first` is the
-/// [`seed`] of the first rank.
-#[inline(always)]
-pub(super) fn reduce<E: Element<N>, O: Operation, const N: usize>(
-    first: u32,
-    ranks: u32,
-    mut start: u64,
-    to: &mut [[u8; N]],
-) {
-    for to in to.chunks_mut(LANES) {
-        let places = places(start);
-        let mut sums = [E::Value::default(); LANES];
-        for (sum, place) in sums.iter_mut().zip(places) {
-            *sum = E::make(mix(first ^ place));
-        }
-        let mut seed = first;
-        for _ in 1..ranks {
-            seed = seed.wrapping_add(BY_RANK);
+/// The data of some ranks.
+#[derive(Clone, Copy)]
+pub(super) struct Data {
+    /// The [`seed`] of the first rank.
+    pub(super) seed: u32,
+    pub(super) ranks: u32,
+    /// Bits of the hash that a real number is made of.
+    pub(super) mask: u32,
+}
+
+impl Data {
+    /// Reduces the elements in rank order, a few indices at a time, and stores the results.
+    #[inline(always)]
+    pub(super) fn reduce<E: Arithmetic<N>, O: Operation, const N: usize>(
+        self,
+        mut start: u64,
+        to: &mut [[u8; N]],
+    ) {
+        for to in to.chunks_mut(LANES) {
+            let places = places(start);
+            let mut sums = [E::Value::default(); LANES];
             for (sum, place) in sums.iter_mut().zip(places) {
-                *sum = O::apply::<E, N>(*sum, E::make(mix(seed ^ place)));
+                *sum = E::make(mix(self.seed ^ place), self.mask);
             }
+            let mut seed = self.seed;
+            for _ in 1..self.ranks {
+                seed = seed.wrapping_add(BY_RANK);
+                for (sum, place) in sums.iter_mut().zip(places) {
+                    *sum = O::apply::<E, N>(*sum, E::make(mix(seed ^ place), self.mask));
+                }
+            }
+            for (to, sum) in to.iter_mut().zip(sums) {
+                *to = E::bytes(sum);
+            }
+            start += LANES as u64;
         }
-        for (to, sum) in to.iter_mut().zip(sums) {
-            *to = E::bytes(sum);
-        }
-        start += LANES as u64;
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use aqueduct::Deadline;
 use aqueduct::channel::PortChannel;
-use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{RegisteredMemory, Transport};
 use aqueduct::gpu::{Function, GpuBuffer, KernelArg, LaunchConfig, PinnedBuffer, Stream};
+use aqueduct::plan::Reduction;
 use aqueduct::proxy::{Idle, ProxyService, ProxyServiceConfig};
 
 use crate::job::Rank;
@@ -74,7 +74,7 @@ impl End {
         Ok(Self {
             me,
             peer,
-            checker: Checker::prepare(rank, check_by, Kind::Byte, ReduceOp::Sum)?,
+            checker: Checker::prepare(rank, check_by, Kind::Byte, Reduction::Sum)?,
             stream: Stream::new(&rank.context)?,
             channel: PortChannel::new(&service, semaphore.get()?, dst, src)?,
             service,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use aqueduct::collective::ReduceOp;
 use aqueduct::comm::{Connection, Host2HostSemaphore, HostBuffer, RegisteredMemory};
 use aqueduct::gpu::{GpuBuffer, KeepAlive};
+use aqueduct::plan::Reduction;
 
 use super::args::{Args, Memory, Pattern};
 use crate::job::Rank;
@@ -108,7 +108,7 @@ impl Connections {
         // Host memory needs no kernel.
         let host = args.memory == Memory::Host && target == Memory::Host;
         let check_by = if host { CheckBy::Host } else { args.check_by };
-        let checker = Checker::prepare(rank, check_by, Kind::Byte, ReduceOp::Sum)?;
+        let checker = Checker::prepare(rank, check_by, Kind::Byte, Reduction::Sum)?;
         let source = memory(rank, args, args.memory, slot)?;
         let inbox = memory(rank, args, target, if all { slot * size as usize } else { slot })?;
         let mut pending = Vec::new();

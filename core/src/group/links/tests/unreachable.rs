@@ -64,9 +64,9 @@ fn a_rank_that_is_not_there_any_more_is_lost_to_who_looks_for_it() {
 
 /// Swallows what one rank says once it is told to: a process that is stopped, a network that is broken one way.
 #[derive(Debug)]
-struct Mute {
-    rank: u32,
-    on: Arc<AtomicBool>,
+pub(super) struct Mute {
+    pub(super) rank: u32,
+    pub(super) on: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -93,6 +93,55 @@ impl RawStream for MuteStream {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
+    }
+}
+
+/// Refuses what rank 0 writes once there is an error to refuse it with.
+#[derive(Debug)]
+struct Refuse(Arc<Mutex<Option<std::io::ErrorKind>>>);
+
+#[derive(Debug)]
+struct RefusingStream(Box<dyn RawStream>, Arc<Mutex<Option<std::io::ErrorKind>>>);
+
+impl Layer for Refuse {
+    fn wrap(&self, local: Claims, _: Claims, raw: Box<dyn RawStream>) -> Box<dyn RawStream> {
+        if local.from == 0 { Box::new(RefusingStream(raw, self.0.clone())) } else { raw }
+    }
+}
+
+impl RawStream for RefusingStream {
+    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+        self.0.read(into, fds)
+    }
+
+    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+        match *lock(&self.1) {
+            Some(error) => Err(error.into()),
+            None => self.0.write(from, fds),
+        }
+    }
+
+    fn shutdown(&self, both: bool) -> std::io::Result<()> {
+        self.0.shutdown(both)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// Without a limit for silence, nothing but BYE is written.
+#[test]
+fn who_leaves_need_not_tell_a_peer_that_has_gone_and_says_so_if_one_does_not_read() {
+    use std::io::ErrorKind as Io;
+    for (refusal, until, expected) in
+        [(Io::BrokenPipe, soon(), Ok(())), (Io::WouldBlock, expired(), Err(ErrorKind::Timeout))]
+    {
+        let refused = Arc::default();
+        let layer = Arc::new(Refuse(Arc::clone(&refused)));
+        let links = group_with(3, 1, config(None), |network| network.with_layer(layer.clone()));
+        *lock(&refused) = Some(refusal);
+        assert_eq!(links[0].leave(until).map_err(|error| error.kind()), expected, "{refusal:?}");
     }
 }
 

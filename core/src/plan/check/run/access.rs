@@ -5,6 +5,7 @@ use super::super::finding::{Finding, FindingKind, Location};
 use super::super::geometry::{Turn, part};
 use super::super::ir::{Buffer, Channel, ChannelKind, Form, Move, Operand, Place, PortPut};
 use super::super::packets::Packet;
+use super::super::position::Position;
 use super::state::Run;
 
 /// A run of cells that an operand names.
@@ -79,9 +80,21 @@ impl Run<'_> {
             for target in &targets {
                 self.write(epoch, target, atom, call, know, &nodes, value);
             }
+            if moved.reduction.is_some() && self.results.is_some() {
+                self.result(index, value);
+            }
         }
         self.learn_all(index, &sources, start..end, call);
         true
+    }
+
+    /// Notes a result of the reducing move that a block is at.
+    fn result(&mut self, index: u32, value: u32) {
+        let state = &self.blocks[index as usize];
+        if let (Some(results), Some(step)) = (&mut self.results, state.step) {
+            let inner = step.turn.map(|(_, inner, _)| inner);
+            results.push((Position::of(self.plan, state.rank, state.block, step.index, inner), value));
+        }
     }
 
     /// The cell of the first packet that has not come.
@@ -90,7 +103,8 @@ impl Run<'_> {
         packets.map(|source| place(source.cell + atom)).find(|&cell| self.packets.get(cell, call).is_none())
     }
 
-    /// The clock that an element's packets carry, and the operations that wrote them. `None` if it holds nothing new.
+    /// The clock that an element's packets carry, and the operations that wrote them. `None` if it holds nothing new. A packet is
+    /// stored and loaded without a fence: like a relaxed signal, it orders what its writer has read, but not what it has written.
     fn learned(
         &self,
         base: &Knowledge,
@@ -101,7 +115,7 @@ impl Run<'_> {
         let (mut know, mut nodes) = (None, Vec::new());
         for source in sources.iter().filter(|source| source.form == Form::Packets) {
             if let Some(packet) = self.packets.get(place(source.cell + atom), call) {
-                know.get_or_insert_with(|| base.clone()).join(&packet.know);
+                know.get_or_insert_with(|| base.clone()).join_relaxed(&packet.know);
                 nodes.push(packet.node);
             }
         }
@@ -113,10 +127,8 @@ impl Run<'_> {
         for source in sources.iter().filter(|source| source.form == Form::Packets) {
             for atom in atoms.clone() {
                 if let Some(packet) = self.packets.get(place(source.cell + atom), call) {
-                    self.blocks[index as usize]
-                        .pending
-                        .get_or_insert_with(|| packet.know.clone())
-                        .join(&packet.know);
+                    let state = &mut self.blocks[index as usize];
+                    state.pending.get_or_insert_with(|| state.base.clone()).join_relaxed(&packet.know);
                 }
             }
         }
@@ -133,7 +145,8 @@ impl Run<'_> {
     ) -> u32 {
         let cell = place(cut.cell + atom);
         let packets = &self.packets;
-        let conflict = self.cells.read(cell, epoch, know, |other| packets.through(nodes, other));
+        let own = |other| cut.form == Form::Packets && packets.through(nodes, other);
+        let conflict = self.cells.read(cell, epoch, know, own);
         if let Some(conflict) = conflict {
             self.conflict(epoch, false, conflict, self.location(cut, atom), know);
         }
@@ -167,7 +180,9 @@ impl Run<'_> {
     ) {
         let cell = place(cut.cell + atom);
         let packets = &self.packets;
-        let conflict = self.cells.write(cell, epoch, know, |other| packets.through(nodes, other));
+        let through =
+            |other, wrote: bool| (!wrote || cut.form == Form::Packets) && packets.through(nodes, other);
+        let conflict = self.cells.write(cell, epoch, know, through);
         if let Some(conflict) = conflict {
             self.conflict(epoch, true, conflict, self.location(cut, atom), know);
         }

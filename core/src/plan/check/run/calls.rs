@@ -25,7 +25,7 @@ impl Run<'_> {
         // The caller has used both buffers as it likes since the call before.
         let atoms = self.resolution.atoms;
         for cell in first..first + layout.scratch() * atoms {
-            let conflict = self.cells.write(place(cell), epoch, &know, |_| false);
+            let conflict = self.cells.write(place(cell), epoch, &know, |_, _| false);
             if let Some(conflict) = conflict {
                 let location = self.message_location(rank, (cell - first) / atoms);
                 self.conflict(epoch, true, conflict, location, &know);

@@ -7,18 +7,21 @@ use super::super::clock::Knowledge;
 use super::super::cursor::{Cursor, Step};
 use super::super::ends::Ends;
 use super::super::finding::{Finding, FindingKind};
-use super::super::geometry::Layout;
-use super::super::ir::{ChannelKind, Op, Plan};
+use super::super::geometry::{Layout, operands};
+use super::super::ir::{ChannelKind, Form, Op, Plan};
 use super::super::packets::Packets;
 use super::super::position::Position;
 use super::super::resolution::Resolution;
 use super::super::semaphores::Semaphore;
 use super::super::structure::flat;
-use super::super::values::Values;
+use super::super::values::{ValueId, Values};
 
 /// Most atoms of memory of all ranks. Each takes some 330 bytes, so that a small file cannot ask for more than 3 GB; a ring
 /// all-reduce of 2,048 ranks has as many.
 const CELLS: u64 = 1 << 23;
+
+/// Most entries of the clocks that blocks begin a call with: one of each timeline for each block, of 4 bytes, three times.
+const ENTRIES: u64 = 1 << 28;
 
 /// A block of the run.
 pub(super) struct Block<'p> {
@@ -98,18 +101,25 @@ pub(super) struct Run<'p> {
     pub(super) ready: Vec<u32>,
     /// Hashes of expected reductions.
     pub(super) expected: HashMap<(u32, u32, u32), u128>,
+    /// Results of reducing moves, if they are asked for.
+    pub(super) results: Option<Vec<(Position, ValueId)>>,
     pub(super) findings: Vec<Finding>,
     pub(super) seen: HashSet<(FindingKind, Option<Position>, Option<Position>)>,
 }
 
 impl<'p> Run<'p> {
-    pub(super) fn new(plan: &'p Plan, calls: u32) -> Result<Self, &'static str> {
+    pub(super) fn new(plan: &'p Plan, calls: u32) -> Result<Self, String> {
         let resolution = Resolution::of(plan)
             .ok_or("loops and groups of blocks cut chunks in too many different ways; use units and groups that divide each other")?;
         let ops =
             || plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops).flat_map(flat);
-        let relaxed = ops().any(|op| {
-            matches!(op, Op::Signal { relaxed: true, channel } | Op::Wait { relaxed: true, channel } if channel.kind == ChannelKind::Memory)
+        let relaxed = ops().any(|op| match op {
+            Op::Signal { relaxed, channel } | Op::Wait { relaxed, channel } => {
+                *relaxed && channel.kind == ChannelKind::Memory
+            }
+            Op::Move(moved) => operands(moved).any(|operand| operand.form == Form::Packets),
+            Op::Port(put) => put.form == Form::Packets,
+            _ => false,
         });
         let blocks: usize = plan.ranks.iter().map(|rank| rank.blocks.len()).sum();
         let proxies: usize = plan.ranks.iter().map(|rank| rank.port_channels.len()).sum();
@@ -135,6 +145,7 @@ impl<'p> Run<'p> {
             packet_waiters: HashMap::new(),
             ready: Vec::new(),
             expected: HashMap::new(),
+            results: None,
             findings: Vec::new(),
             seen: HashSet::new(),
         };
@@ -172,10 +183,20 @@ impl<'p> Run<'p> {
                 });
             }
         }
+        let (blocks, timelines) =
+            (run.blocks.len() as u64, (run.ranks.len() + run.blocks.len() + proxy) as u64);
+        if blocks.saturating_mul(timelines) > ENTRIES {
+            return Err(format!(
+                "{blocks} blocks of {} ranks are more than a check can follow: it keeps for each block what it knows of all others",
+                run.ranks.len()
+            ));
+        }
         if first > CELLS {
-            return Err(
-                "the buffers have more than 134217728 chunks, or parts of chunks that loops cut; use fewer",
-            );
+            let largest = (0_u32..).zip(&run.ranks).max_by_key(|(_, rank)| rank.layout.chunks);
+            let largest = largest.map_or(0, |(rank, _)| rank);
+            return Err(format!(
+                "the buffers have more than {CELLS} chunks, or parts of chunks that loops cut, most of them at rank {largest}; use fewer"
+            ));
         }
         run.cells = Cells::new(usize::try_from(first).unwrap_or(0), number(plan.ranks.len()));
         Ok(run)

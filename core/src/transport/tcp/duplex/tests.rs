@@ -1,18 +1,21 @@
 //! Connections whose peer is the test, at the other end of a socket that the service thread polls.
 
+mod closing;
+
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::super::frame::{HEADER_BYTES, MAX_PAYLOAD};
-use super::super::tests::{Bytes, peer, place, resources, soon, with_memories};
+use super::super::tests::{Bytes, peer};
 use super::*;
 use crate::abort::AbortCause;
 use crate::comm::{Communicator, HostBuffer, RegisteredMemory};
 use crate::deadline::{Backoff, Deadline};
 use crate::gpu::Stream;
 use crate::memory::Rights;
+use crate::transport::tests::{place, resources, soon, wait_for, with_memories};
 
 #[derive(Debug)]
 struct Wire(UnixStream);
@@ -69,7 +72,7 @@ struct Rig<'a> {
 
 fn with_duplex(run: impl Fn(Rig<'_>) + Sync) {
     with_memories(|comm, [memory, _]| {
-        let resources = resources(comm);
+        let resources = resources(comm, None);
         let service = resources.service().unwrap();
         let duplex = &Duplex::new(&resources, &service, 1).unwrap();
         let buffer = &Arc::new(HostBuffer::new(comm.context(), 64).unwrap());
@@ -97,15 +100,6 @@ fn attach_played(duplex: &Arc<Duplex>) -> (Bytes, Bytes) {
 fn update(duplex: &Duplex, memory: &RegisteredMemory, value: u64) {
     let remote = memory.remote().unwrap().0;
     duplex.outbox(|outbox| outbox.update(remote, remote.region().unwrap(), 0, value));
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let (mut backoff, deadline) = (Backoff::new(), soon());
-    while !done() {
-        assert!(!deadline.expired(), "{what}");
-        backoff.pause(deadline);
-    }
 }
 
 #[test]
@@ -144,8 +138,8 @@ fn the_service_thread_receives_and_acknowledges_what_nobody_waits_for() {
     });
 }
 
-/// Many waits: on a machine that is idle they follow each other so closely that user threads go on polling between them. Then nobody
-/// waits any more. The models have every order of these.
+/// Many waits: on a machine that is idle they follow each other so closely that user threads go on polling between them. Then
+/// nobody waits any more. The models have every order of these.
 #[test]
 fn whoever_receives_misses_nothing() {
     const ROUNDS: u64 = 200;
@@ -190,48 +184,6 @@ fn a_wait_for_nothing_ends() {
         }
         duplex.check().unwrap();
     });
-}
-
-#[test]
-fn a_dropped_connection_lingers_until_everything_is_acknowledged_and_it_has_said_bye() {
-    with_duplex(|Rig { duplex, memory, .. }| {
-        let (sent, says) = attach_played(duplex);
-        assert_eq!(Delivery::peer(&**duplex), 1);
-        assert!(duplex.is_delivered() && !duplex.is_undelivered(), "nothing was asked for");
-        update(duplex, memory, 7);
-        duplex.kick().unwrap();
-        assert!(!duplex.is_delivered());
-        wait_for("nobody asks", || lock(&sent).ends_with(&Frame::Ask.encode()));
-        assert!(!duplex.is_undelivered() && !duplex.lingers(), "its owner is there");
-        duplex.close();
-        assert!(duplex.is_undelivered() && duplex.lingers());
-        lock(&says).extend(Frame::Ack { count: 2 }.encode());
-        wait_for("it does not end", || {
-            let _ = duplex.progress();
-            !duplex.is_undelivered()
-        });
-        assert!(lock(&sent).ends_with(&Frame::Bye.encode()));
-        assert!(duplex.is_delivered() && !duplex.lingers() && duplex.lost().is_none());
-    });
-}
-
-/// The peer has not connected yet.
-#[test]
-fn a_dropped_connection_without_a_socket_lingers_only_with_operations() {
-    for operations in [0, 1] {
-        with_duplex(|Rig { comm, duplex, memory, .. }| {
-            (0..operations).for_each(|value| update(duplex, memory, value));
-            assert!(!duplex.is_attached());
-            duplex.close();
-            assert_eq!(duplex.is_undelivered(), operations > 0);
-            // After an abort nobody will connect.
-            comm.exchange().group.abort().abort(AbortCause::requested(0, "enough"));
-            wait_for("it lingers after an abort", || !duplex.is_undelivered());
-            assert!(duplex.check().is_err());
-            wait_for("nobody knows that operations are lost", || duplex.has_lost() || operations == 0);
-            assert_eq!(duplex.has_lost(), operations > 0);
-        });
-    }
 }
 
 #[test]
@@ -311,5 +263,73 @@ fn streams_wait_for_acknowledgements_and_not_for_ever() {
         let last = Event::new(comm.context()).unwrap();
         duplex.record(&last, mark + 2).unwrap();
         last.synchronize(soon()).unwrap();
+    });
+}
+
+/// Its peer, alone of all, knows that nothing more will come.
+#[test]
+fn a_peer_that_ends_without_a_word_is_an_error() {
+    with_duplex(|Rig { duplex, .. }| {
+        let far = attach(duplex);
+        far.0.shutdown(std::net::Shutdown::Write).unwrap();
+        wait_for("the end was not noticed", || duplex.check().is_err());
+        let error = duplex.check().unwrap_err();
+        assert!(error.message().contains("has closed its end"), "{error}");
+        assert!(!duplex.has_lost(), "nothing was asked for");
+    });
+}
+
+/// No second kick comes, and no descriptor tells of the device.
+#[test]
+fn the_service_thread_waits_for_devices_and_asks_for_acknowledgements() {
+    with_duplex(|Rig { comm, duplex, memory, .. }| {
+        let mut far = attach(duplex);
+        update(duplex, memory, 1);
+        duplex.kick().unwrap();
+        assert!(matches!(far.hear(), Frame::Update { value: 1, .. }));
+        assert_eq!(far.hear(), Frame::Ask, "nobody flushes");
+        let word = Arc::new(crate::gpu::PinnedBuffer::new(comm.context(), 8).unwrap());
+        let (stream, event) = (Stream::new(comm.context()).unwrap(), Event::new(comm.context()).unwrap());
+        stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        event.record(&stream).unwrap();
+        duplex.outbox(|outbox| outbox.after(&event)).unwrap();
+        update(duplex, memory, 2);
+        duplex.kick().unwrap();
+        // A wait ends all the same, so that whoever waits can look around.
+        duplex.assist(&mut Backoff::new(), Deadline::after(Duration::ZERO));
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert!(matches!(far.hear(), Frame::Update { value: 2, .. }));
+        assert_eq!(far.hear(), Frame::Ask);
+        stream.synchronize(soon()).unwrap();
+    });
+}
+
+#[test]
+fn a_connection_that_no_thread_serves_has_failed() {
+    with_duplex(|Rig { duplex, .. }| {
+        duplex.unserved(&Error::new(ErrorKind::Internal, "x", "no thread"));
+        assert!(duplex.check().unwrap_err().message().contains("no thread"));
+    });
+}
+
+/// Everything is asked for already, so that nobody looks for idleness.
+#[test]
+fn the_service_thread_is_told_of_operations_that_wait_for_a_device() {
+    with_duplex(|Rig { comm, duplex, memory, .. }| {
+        let mut far = attach(duplex);
+        far.say(&[Frame::Ask]);
+        assert_eq!(far.hear(), Frame::Ack { count: 1 }, "the service thread waits for the socket");
+        let word = Arc::new(crate::gpu::PinnedBuffer::new(comm.context(), 8).unwrap());
+        let (stream, event) = (Stream::new(comm.context()).unwrap(), Event::new(comm.context()).unwrap());
+        stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        event.record(&stream).unwrap();
+        duplex.outbox(|outbox| outbox.after(&event)).unwrap();
+        update(duplex, memory, 7);
+        duplex.outbox(Outbox::ask);
+        duplex.kick().unwrap();
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert!(matches!(far.hear(), Frame::Update { value: 7, .. }));
+        assert_eq!(far.hear(), Frame::Ask);
+        stream.synchronize(soon()).unwrap();
     });
 }

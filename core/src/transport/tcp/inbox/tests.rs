@@ -201,3 +201,125 @@ fn acknowledgements_that_overtake_each_other_count_as_the_higher() {
     }
     assert_eq!(turn.acknowledged, Some(9));
 }
+
+/// A socket that gives so many bytes at a time, and nothing every other time; behind them, the end.
+#[derive(Debug)]
+struct Chopped {
+    bytes: Vec<u8>,
+    each: usize,
+    given: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl Chopped {
+    fn new(bytes: Vec<u8>, each: usize) -> Self {
+        Self { bytes, each, given: AtomicU64::new(0), calls: AtomicU64::new(0) }
+    }
+}
+
+impl RawStream for Chopped {
+    fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        if self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let given = self.given.load(Ordering::Relaxed) as usize;
+        let count = self.each.min(into.len()).min(self.bytes.len() - given);
+        into[..count].copy_from_slice(&self.bytes[given..given + count]);
+        self.given.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        unreachable!("an inbox sends nothing")
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        unreachable!("an inbox ends nothing")
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        unreachable!("nobody waits")
+    }
+}
+
+/// However the network cuts them. The reads go into the memory itself, the buffer, and the ring for the device.
+#[test]
+fn frames_are_received_in_whatever_parts_they_come() {
+    const LEN: usize = 70_000;
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let data: Vec<u8> = (0..LEN).map(|at| (at / 7 % 251) as u8).collect();
+    for each in [1, 7, 30, 4000, 20_000, usize::MAX] {
+        let (host, device) = (
+            Arc::new(HostBuffer::new(&context, LEN).unwrap()),
+            Arc::new(GpuBuffer::new(&context, LEN).unwrap()),
+        );
+        let memory = register_host(&host, 0, LEN, Transport::Ethernet.into()).unwrap();
+        let regions = Arc::new(Regions::default());
+        let grants = [memory.place().clone(), Place::Device(device.slice(..).unwrap())]
+            .map(|place| regions.grant(1, place, LEN, Rights::REMOTE_WRITE));
+        let (mut sent, mut counted, mut expected) = (Vec::new(), 0, vec![0; LEN]);
+        for at in [0_usize, 3, 60, 600, 5000, 6000, LEN] {
+            for grant in &grants {
+                let from = at / 2;
+                if at > from {
+                    let (offset, len) = (from as u64, (at - from) as u32);
+                    sent.extend(Frame::Write { region: grant.number(), offset, len }.encode());
+                    sent.extend_from_slice(&data[from..at]);
+                    expected[from..at].copy_from_slice(&data[from..at]);
+                    counted += 1;
+                }
+            }
+        }
+        let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+        let words = b"enough";
+        sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
+        sent.extend_from_slice(words);
+        let socket = Chopped::new(sent, each);
+        let error = loop {
+            match inbox.progress(&socket, &regions, COPIES) {
+                Ok(turn) => assert!(!turn.ended && !deadline.expired()),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.message().ends_with("gave the connection up: enough"), "{error}");
+        inbox.staging.stream.synchronize(deadline).unwrap();
+        inbox.land(&mut Turn::default()).unwrap();
+        assert_eq!(inbox.landed(), counted);
+        let mut got = [vec![0; LEN], vec![0; LEN]];
+        host.memory().read(0, &mut got[0]).unwrap();
+        device.download(0, &mut got[1], deadline).unwrap();
+        assert!(got.iter().all(|got| *got == expected), "{each} at a time");
+    }
+}
+
+#[test]
+fn the_end_of_a_stream_is_an_error_only_inside_a_message() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let host = Arc::new(HostBuffer::new(&context, 4096).unwrap());
+    let memory = register_host(&host, 0, 4096, Transport::Ethernet.into()).unwrap();
+    let regions = Arc::new(Regions::default());
+    let grant = regions.grant(1, memory.place().clone(), 4096, Rights::REMOTE_WRITE);
+    let write = Frame::Write { region: grant.number(), offset: 0, len: 4096 }.encode();
+    for (rest, whole) in [
+        (0, true),
+        (1, false),
+        (HEADER_BYTES, false),
+        (HEADER_BYTES + 99, false),
+        (HEADER_BYTES + 4096, true),
+    ] {
+        let mut sent = Frame::Ask.encode().to_vec();
+        sent.extend_from_slice(&[&write[..], &[7; 4096]].concat()[..rest]);
+        let (socket, mut inbox) =
+            (Chopped::new(sent, usize::MAX), Inbox::new(Staging::new(&context).unwrap(), 1));
+        let end = loop {
+            match inbox.progress(&socket, &regions, COPIES) {
+                Ok(turn) if !turn.ended => {}
+                end => break end,
+            }
+        };
+        assert_eq!(end.is_ok(), whole, "{rest} bytes of a message");
+    }
+}

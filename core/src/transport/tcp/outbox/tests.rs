@@ -1,15 +1,13 @@
 //! Operations of the sending half become frames, in whatever pieces the socket takes them.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use super::super::frame::HEADER_BYTES;
-use super::super::tests::{place, with_memories};
 use super::*;
-use crate::deadline::Deadline;
 use crate::gpu::{Context, PinnedBuffer, Stream};
 use crate::memory::HostBuffer;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
+use crate::transport::tests::{place, soon, with_memories};
 
 /// A socket that takes so many more bytes.
 #[derive(Debug, Default)]
@@ -63,10 +61,6 @@ impl RawStream for Pipe {
     fn fd(&self) -> BorrowedFd<'_> {
         unreachable!("nobody waits")
     }
-}
-
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
 }
 
 /// Runs `run` with an empty outbox, a memory of the peer and its number, and a context.
@@ -249,5 +243,27 @@ fn the_service_thread_is_told_once_to_look_for_idleness_and_then_asks() {
         assert!(!outbox.must_watch(), "everything so far is asked for");
         outbox.update(remote, region, 0, 8);
         assert!(outbox.must_watch());
+    });
+}
+
+/// Several pieces lie in pinned memory at a time.
+#[test]
+fn device_memory_is_sent_piece_by_piece() {
+    const LEN: usize = 9 * MAX_PAYLOAD + 8;
+    with_outbox(|mut outbox, remote, region, context| {
+        let buffer = Arc::new(crate::gpu::GpuBuffer::new(context, LEN).unwrap());
+        let data: Vec<u8> = (0..LEN).map(|at| (at / 1000 % 251) as u8).collect();
+        buffer.upload(0, &data, soon()).unwrap();
+        outbox.write(remote, region, 16, Place::Device(buffer.slice(..).unwrap()), LEN);
+        let (pipe, deadline) = (Pipe::with_room(usize::MAX), soon());
+        while outbox.progress(&pipe).unwrap() != Waits::Nothing && !deadline.expired() {}
+        assert!(outbox.is_empty());
+        let mut at = 0;
+        for (frame, bytes) in pipe.frames() {
+            assert_eq!(frame, Frame::Write { region, offset: 16 + at as u64, len: bytes.len() as u32 });
+            assert!(bytes == data[at..at + bytes.len()], "the piece at {at}");
+            at += bytes.len();
+        }
+        assert_eq!(at, LEN);
     });
 }

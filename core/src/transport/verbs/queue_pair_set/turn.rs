@@ -40,9 +40,9 @@ impl Pollable for QueuePairSet {
                 return self.progress();
             }
         };
-        let posted = state.queues.iter().map(SendQueue::posted).sum::<u64>() + state.marked;
+        let posted = state.queues.iter().map(SendQueue::posted).sum::<u64>();
         let activity = state.idle.look(posted, Instant::now);
-        let covered = if activity == Activity::Idle || closing && !waits { state.cover() } else { Ok(()) };
+        let covered = if activity == Activity::Idle || closing { state.cover() } else { Ok(()) };
         state.settling = !state.is_idle() && (state.settling || activity == Activity::Idle);
         let idle = state.is_idle();
         let stuck = matches!(state.waiting.front(), Some(Operation::After(_)))

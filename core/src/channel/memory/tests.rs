@@ -1,0 +1,57 @@
+//! A memory channel between two devices of one process.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::*;
+use crate::ErrorKind;
+use crate::bootstrap::{self, Bootstrap as _};
+use crate::comm::{Communicator, CommunicatorConfig, Transport};
+use crate::deadline::Deadline;
+use crate::gpu::{Context, Device, Driver};
+
+#[test]
+fn a_channel_refuses_what_does_not_fit_in_the_words_of_the_call_and_everything_after_an_abort() {
+    let soon = || Deadline::after(Duration::from_secs(60));
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(2) {
+            let driver = driver.clone();
+            scope.spawn(move || {
+                let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+                let context = Context::new(&Device::new(&driver, me).unwrap()).unwrap();
+                let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
+                let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+                let mine = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+                comm.send_memory(&mine, peer, 0).unwrap();
+                let theirs = comm.recv_memory(peer, 0).unwrap();
+                let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+                let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+                comm.setup(soon()).unwrap();
+                let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.get().unwrap());
+                let channel = MemoryChannel::new(&semaphore, &theirs, &mine, None).unwrap();
+                if me == 0 {
+                    let stream = Stream::new(&context).unwrap();
+                    let says = |result: Result<()>, words: &str| {
+                        let error = result.unwrap_err();
+                        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+                        assert!(error.message().contains(words), "{error}");
+                    };
+                    says(channel.put(&stream, 60, 0, 8), "of dst do not fit");
+                    says(channel.put(&stream, 0, 60, 8), "of src do not fit");
+                    says(channel.get(&stream, 60, 0, 8), "of the peer's memory do not fit");
+                    says(channel.get(&stream, 0, 60, 8), "of my memory do not fit");
+                    channel.put(&stream, 56, 0, 8).unwrap();
+                    stream.synchronize(soon()).unwrap();
+                    comm.abort("enough");
+                    let error = channel.put(&stream, 56, 0, 8).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+                }
+                bootstrap.barrier(soon()).unwrap();
+                drop((channel, semaphore, theirs, comm));
+                context.settle();
+            });
+        }
+    });
+}

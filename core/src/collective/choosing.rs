@@ -1,0 +1,137 @@
+//! Which choices a collective takes: the caller's, those of a table, or a rule. All ranks come to the same.
+
+use super::config::CollectiveConfig;
+use super::sizes::{packet_bytes, usual_blocks};
+use super::tuning::{Choice, Tuning};
+use crate::channel::Geometry;
+use crate::comm::Communicator;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::Kind;
+use crate::wire::{Reader, WireResult, Writer};
+
+/// The longest text of an error that a rank tells the others.
+const MAX_TEXT: usize = 1024;
+
+/// A choice, and where it comes from.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub(super) choice: Choice,
+    /// For people.
+    pub(super) why: String,
+}
+
+/// The choice for `kind`. Collective.
+///
+/// # Errors
+/// Of every rank: if one cannot read its table, or if tables differ.
+pub(super) fn choose(
+    op: &'static str,
+    comm: &Communicator,
+    kind: &Kind,
+    config: &CollectiveConfig,
+    geometry: Geometry,
+    deadline: Deadline,
+) -> Result<Chosen> {
+    let given = match (&config.tuning, &comm.config().tuning) {
+        (Some(table), _) => Ok(Some(table.clone())),
+        (None, Some(path)) => Tuning::read(path).map(Some),
+        (None, None) => Ok(None),
+    };
+    agree(op, comm, kind, &given, deadline)?;
+    let (most_packet, most) = usual_blocks(geometry);
+    let ranks = comm.size();
+    let usual = Choice {
+        packet_bytes: packet_bytes(kind, ranks, geometry),
+        packet_blocks: most_packet,
+        blocks: most,
+    };
+    let mut chosen = match given? {
+        Some(table) => from_table(&table, comm, kind, usual),
+        None => match Tuning::shipped(comm) {
+            Some(table) => from_table(&table, comm, kind, usual),
+            None => Chosen { choice: usual, why: "a rule; there is no table for these devices".to_owned() },
+        },
+    };
+    if let Some(bytes) = config.packet_bytes {
+        chosen.choice.packet_bytes = bytes;
+        chosen.why = format!("the caller's packet_bytes; blocks: {}", chosen.why);
+    }
+    Ok(chosen)
+}
+
+/// The table's choice if it has one for these ranks and devices, else the usual one.
+fn from_table(table: &Tuning, comm: &Communicator, kind: &Kind, usual: Choice) -> Chosen {
+    if let Some(misfit) = table.misfit(comm) {
+        log::warn!("the table of choices {misfit}; it is passed over: make one here with `aqueduct tune`");
+        return Chosen { choice: usual, why: format!("a rule; the table {misfit}") };
+    }
+    match table.choice(kind, comm.size()) {
+        Some(choice) => Chosen { choice, why: format!("measured: table {}", table.name()) },
+        None => {
+            let why = format!(
+                "a rule; table {} has no line for {} of {} ranks",
+                table.name(),
+                kind.name(),
+                comm.size()
+            );
+            Chosen { choice: usual, why }
+        }
+    }
+}
+
+/// All ranks were given the same.
+fn agree(
+    op: &'static str,
+    comm: &Communicator,
+    kind: &Kind,
+    given: &Result<Option<Tuning>>,
+    deadline: Deadline,
+) -> Result<()> {
+    let mut mine = Writer::new();
+    match given {
+        Ok(table) => {
+            // As the row decides, so do the devices that it is for.
+            let row = table.as_ref().and_then(|table| table.choice(kind, comm.size()));
+            let misfit = table.as_ref().is_some_and(|table| table.misfit(comm).is_some());
+            mine.u8(0).u8(table.is_some().into()).u8(misfit.into());
+            let row =
+                row.map_or([0; 3], |row| [row.packet_bytes, row.packet_blocks.into(), row.blocks.into()]);
+            row.into_iter().for_each(|number| {
+                mine.u64(number);
+            });
+        }
+        Err(error) => {
+            mine.u8(1).str_cut(&error.to_string(), MAX_TEXT);
+        }
+    }
+    let mine = mine.finish();
+    let all = comm.gather(op, &mine, deadline)?;
+    if given.is_err() {
+        // Its own error says more.
+        return Ok(());
+    }
+    for (rank, said) in (0..).zip(all).filter(|(rank, _)| *rank != comm.rank()) {
+        let failure = failure(&said).map_err(|error| {
+            Error::new(ErrorKind::Remote, op, format!("rank {rank} said something else")).with_source(error)
+        })?;
+        if let Some(text) = failure {
+            let message = format!("rank {rank} could not read its table of choices: {text}");
+            return Err(Error::new(ErrorKind::Remote, op, message).with_peer(rank));
+        }
+        if said != mine {
+            let message = format!(
+                "rank {rank} has another table of choices than rank {}; give all ranks the same file in AQUEDUCT_TUNING, or none",
+                comm.rank()
+            );
+            return Err(Error::usage(op, message).with_peer(rank));
+        }
+    }
+    Ok(())
+}
+
+/// The text of a rank that could not read its table.
+fn failure(said: &[u8]) -> WireResult<Option<&str>> {
+    let mut reader = Reader::new(said);
+    if reader.bool()? { reader.str(MAX_TEXT).map(Some) } else { Ok(None) }
+}

@@ -1,0 +1,209 @@
+//! Sends and receives between any ranks, all in one launch.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::plans;
+use super::variable::shape;
+use crate::comm::Communicator;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, PinnedBuffer, RelaxedCapture, Stream};
+use crate::plan::{Element, Executor, ExecutorConfig, Kind, Numbers, PlanBuffers, Rows};
+use crate::sync::{Mutex, lock};
+
+const LAUNCH: &str = "PointToPoint::launch";
+/// Tables that are allocated at once. A call's table is in use until the call has ended, and that of a captured call as long as its
+/// graph.
+const TABLES: usize = 16;
+
+/// Groups of sends and receives: each call moves any number of messages between any ranks in one kernel launch. Who sends what to
+/// whom may differ from call to call; nothing is compiled or exchanged for it.
+///
+/// Every rank takes part in every call, perhaps with empty lists, in the same order. All calls of one `PointToPoint` belong on one
+/// stream, or on streams that the caller orders. A graph can capture calls. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct PointToPoint {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    comm: Communicator,
+    executor: Executor,
+    tables: Mutex<Vec<Arc<PinnedBuffer>>>,
+}
+
+/// Memory that every rank has shown its peers, so that they can send into it: see [`PointToPoint::buffer`].
+#[derive(Clone, Debug)]
+pub struct ReceiveBuffer {
+    of: Arc<Inner>,
+    buffer: Arc<GpuBuffer>,
+    shown: PlanBuffers,
+}
+
+impl PointToPoint {
+    /// Compiles the kernel and shows its memory to the peers. Collective.
+    ///
+    /// # Errors
+    /// As for [`Executor::prepare`].
+    pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
+        let plan = plans::variable(&Kind::AllToAll, shape(comm)).ok_or_else(no_plan)??;
+        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().unchecked(), deadline)?;
+        let inner = Inner { comm: comm.clone(), executor, tables: Mutex::new(Vec::new()) };
+        let tables = (0..TABLES).map(|_| inner.new_table()).collect::<Result<Vec<_>>>()?;
+        *lock(&inner.tables) = tables;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Shows memory to the peers, to receive in. Collective.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a buffer of another device; `Timeout`; a driver error.
+    pub fn buffer(&self, buffer: &Arc<GpuBuffer>, deadline: impl Into<Deadline>) -> Result<ReceiveBuffer> {
+        let shown = self.inner.executor.prepare_buffers(buffer, buffer, deadline)?;
+        Ok(ReceiveBuffer { of: Arc::clone(&self.inner), buffer: Arc::clone(buffer), shown })
+    }
+
+    /// Enqueues a group: `sends` names a rank and the memory that goes to it, `receives` a rank and where in `buffer` there is room for
+    /// what it sends. A rank occurs at most once in each list, and may be this one. A message may be shorter than its
+    /// room; one that is longer, or for which there is no room, is an error of the next wait for the stream, on every rank, and then no
+    /// message of the group is moved. The stream keeps all memory alive.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a rank that does not exist or occurs twice, memory of another device, ranges outside of the buffer or that
+    /// overlap each other or what is sent; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a
+    /// driver error.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        buffer: &ReceiveBuffer,
+        sends: &[(u32, DeviceSlice)],
+        receives: &[(u32, Range<usize>)],
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        if !Arc::ptr_eq(&self.inner, &buffer.of) {
+            return Err(Error::usage(LAUNCH, "this buffer was shown for another PointToPoint"));
+        }
+        let ranks = inner.comm.size() as usize;
+        let mut table = vec![0_u64; 4 * ranks];
+        once("sends", sends.iter().map(|(rank, _)| *rank), ranks)?;
+        once("receives", receives.iter().map(|(rank, _)| *rank), ranks)?;
+        for (rank, slice) in sends {
+            slice.check_context(LAUNCH, inner.comm.context())?;
+            table[*rank as usize] = slice.len() as u64;
+            table[ranks + *rank as usize] = slice.ptr();
+        }
+        for (rank, range) in receives {
+            let (start, end) = (range.start, range.end);
+            if start > end || end > buffer.buffer.len() {
+                let message = format!(
+                    "bytes {start}..{end} do not lie in the buffer, which has {}",
+                    buffer.buffer.len()
+                );
+                return Err(Error::usage(LAUNCH, message));
+            }
+            table[2 * ranks + *rank as usize] = (end - start) as u64;
+            table[3 * ranks + *rank as usize] = start as u64;
+        }
+        check_apart(buffer, sends, receives)?;
+        let array = inner.filled(&table)?;
+        let numbers = |which: usize| {
+            let each = array.slice(8 * ranks * which..8 * ranks * (which + 1))?;
+            Ok::<_, Error>(Numbers::Each(each))
+        };
+        let keep: Vec<KeepAlive> = sends.iter().map(|(_, slice)| Arc::clone(slice.keep_alive())).collect();
+        let rows = Rows {
+            send_counts: numbers(0)?,
+            send_offsets: numbers(1)?,
+            receive_counts: numbers(2)?,
+            receive_offsets: numbers(3)?,
+            received: None,
+            anywhere: Some(keep),
+        };
+        inner.executor.execute_by_rows(stream, &buffer.shown, &rows, (Element::U8, None))
+    }
+}
+
+impl Inner {
+    fn new_table(&self) -> Result<Arc<PinnedBuffer>> {
+        let bytes = 4 * 8 * self.comm.size() as usize;
+        Ok(Arc::new(PinnedBuffer::new(self.comm.context(), bytes)?))
+    }
+
+    fn free_table(&self) -> Option<Arc<PinnedBuffer>> {
+        // A count of one means that the last call has given the table back; the lock keeps other calls from taking it.
+        let mut tables = lock(&self.tables);
+        let free = tables.iter_mut().find_map(|table| Arc::get_mut(table).is_some().then_some(table))?;
+        Some(Arc::clone(free))
+    }
+
+    /// A table that no call uses, with these numbers. The pool grows if calls use all of them.
+    fn filled(&self, numbers: &[u64]) -> Result<Arc<PinnedBuffer>> {
+        let table = match self.free_table() {
+            Some(table) => table,
+            None => {
+                // A graph keeps a table for each of its calls, so the pool also grows during captures.
+                let relaxed = RelaxedCapture::new(self.comm.context().driver())?;
+                let table = self.new_table()?;
+                drop(relaxed);
+                lock(&self.tables).push(Arc::clone(&table));
+                table
+            }
+        };
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        table.memory().write(0, &bytes)?;
+        Ok(table)
+    }
+}
+
+fn no_plan() -> Error {
+    Error::new(ErrorKind::Internal, "PointToPoint::prepare", "no plan for an all-to-all")
+}
+
+/// An error unless each rank exists and occurs once.
+fn once(list: &str, ranks: impl Iterator<Item = u32>, size: usize) -> Result<()> {
+    let mut seen = vec![false; size];
+    for rank in ranks {
+        let message = match seen.get_mut(rank as usize) {
+            None => format!("there is no rank {rank} among {size}"),
+            Some(true) => format!("two {list} of rank {rank}; give each rank one, or launch again"),
+            Some(seen) => {
+                *seen = true;
+                continue;
+            }
+        };
+        return Err(Error::usage(LAUNCH, message));
+    }
+    Ok(())
+}
+
+/// An error if memory that is received in is also sent from, or received in twice: messages have no order.
+fn check_apart(
+    buffer: &ReceiveBuffer,
+    sends: &[(u32, DeviceSlice)],
+    receives: &[(u32, Range<usize>)],
+) -> Result<()> {
+    let base = buffer.buffer.ptr();
+    let absolute = |range: &Range<usize>| base + range.start as u64..base + range.end as u64;
+    let overlap = |a: &Range<u64>, b: &Range<u64>| a.start.max(b.start) < a.end.min(b.end);
+    for (index, (rank, range)) in receives.iter().enumerate() {
+        let range = absolute(range);
+        if let Some((other, _)) =
+            receives[..index].iter().find(|(_, other)| overlap(&absolute(other), &range))
+        {
+            let message = format!(
+                "the receives of ranks {other} and {rank} overlap; receive each in memory of its own"
+            );
+            return Err(Error::usage(LAUNCH, message));
+        }
+        let sent = |slice: &DeviceSlice| slice.ptr()..slice.ptr() + slice.len() as u64;
+        if let Some((other, _)) = sends.iter().find(|(_, slice)| overlap(&sent(slice), &range)) {
+            let message = format!(
+                "what goes to rank {other} overlaps what comes from rank {rank}; use memory of its own for each"
+            );
+            return Err(Error::usage(LAUNCH, message));
+        }
+    }
+    Ok(())
+}

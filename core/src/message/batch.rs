@@ -1,0 +1,87 @@
+//! Messages of one peer that the thread that pulls them is going to dispatch itself, past the inbox.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::config::Limits;
+use super::inbox::{Item, Room};
+use super::member::Member;
+
+/// Messages of one peer, whose inbox was empty and is claimed as long as they are here. So their order is kept: what arrives
+/// later goes to the inbox, and is dispatched after them. It is one peer only, so that no other one waits for its callbacks.
+#[derive(Default)]
+pub(super) struct Batch {
+    member: Option<Arc<Member>>,
+    items: VecDeque<Item>,
+    /// No message is added any more.
+    closed: bool,
+    room: Room,
+    /// Messages here, and their bytes.
+    messages: usize,
+    bytes: usize,
+    /// The part of them that the inbox has counted.
+    counted: (usize, usize),
+}
+
+impl Batch {
+    /// Whether the next message, of `member` and of `bytes` bytes, belongs here: the caller [`add`](Self::add)s it then.
+    /// Otherwise it goes through the inbox, and so do those that follow.
+    #[inline]
+    pub(super) fn takes(&mut self, member: &Arc<Member>, bytes: usize, limits: &Limits) -> bool {
+        if self.closed {
+            return false;
+        }
+        if self.member.is_none() {
+            let Some(room) = member.inbox.claim(bytes, limits) else {
+                self.closed = true;
+                return false;
+            };
+            self.room = room;
+            self.member = Some(member.clone());
+            self.counted = (1, bytes);
+        } else if self.messages >= self.room.messages || self.bytes + bytes > self.room.bytes {
+            self.close();
+            return false;
+        }
+        self.messages += 1;
+        self.bytes += bytes;
+        true
+    }
+
+    /// Adds the message that it [`takes`](Self::takes).
+    #[inline]
+    pub(super) fn add(&mut self, item: Item) {
+        self.items.push_back(item);
+    }
+
+    /// Begins to read a link. Messages are added if there are none yet.
+    pub(super) fn open(&mut self) {
+        self.closed = self.member.is_some();
+    }
+
+    /// Adds nothing more: what the link brings now goes to the inbox. Has the inbox count what is here.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        let all = (self.messages, self.bytes);
+        if let Some(member) = &self.member
+            && self.counted != all
+        {
+            member.inbox.count(all.0 - self.counted.0, all.1 - self.counted.1);
+            self.counted = all;
+        }
+    }
+
+    /// The next message to dispatch.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Item> {
+        self.items.pop_front()
+    }
+
+    /// The peer, if there are messages, and their number and bytes. The caller dispatches all, and then ends the claim with
+    /// [`Member::dispatched`].
+    pub(super) fn take_member(&mut self) -> Option<(Arc<Member>, usize, usize)> {
+        let member = self.member.take()?;
+        Some((member, std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes)))
+    }
+}

@@ -1,0 +1,223 @@
+//! How links to other messengers come to be: over shared memory to processes of the same host and user; to the others over
+//! queue pairs if both have a device and use it, otherwise over TCP.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::address::Address;
+use super::carrier::Carrier;
+use super::hello::{CONNECTED, Heard, Hearing, Hello, NOT_CONNECTED, Verdict};
+use super::line::Line;
+use super::member::Member;
+use super::messenger::Core;
+use super::ring::{RingMemory, RingWire, Rings};
+use super::tcp::TcpWire;
+use super::verbs::{Draft, Offer, VerbsWire};
+use super::wire::Wire;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::ready::wait_readable;
+use crate::net::{Claims, RawStream, purpose, tells_of_loss};
+use crate::sync::{lock, lock_until};
+
+impl Core {
+    /// The living peer of this rank and generation.
+    fn known(&self, rank: u32, generation: u64) -> Option<Arc<Member>> {
+        lock(&self.engine.members)
+            .get(&rank)
+            .filter(|member| member.generation == generation && member.end().is_none())
+            .cloned()
+    }
+
+    /// See [`Messenger::connect`](super::Messenger::connect).
+    pub(super) fn connect(&self, address: &Address, deadline: Deadline) -> Result<Arc<Member>> {
+        self.engine.hub.check_process("connect")?;
+        let (rank, generation) = (address.rank, address.generation);
+        if rank == self.me.rank {
+            let text =
+                format!("rank {rank} is this messenger's own; call what the message would have called");
+            return Err(Error::usage("connect", text));
+        }
+        if let Some(member) = self.known(rank, generation) {
+            return Ok(member);
+        }
+        let slot = lock(&self.connecting).entry((rank, generation)).or_default().clone();
+        let guard = lock_until(&slot, deadline, "connect", "another thread to connect to the same peer")?;
+        let connected = match self.known(rank, generation) {
+            Some(member) => Ok(member),
+            None => self.dial(address, deadline),
+        };
+        drop(guard);
+        lock(&self.connecting).remove(&(rank, generation));
+        connected
+    }
+
+    fn dial(&self, address: &Address, deadline: Deadline) -> Result<Arc<Member>> {
+        let rank = address.rank;
+        let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: self.me.rank, to: rank };
+        if let Some(member) = self.dial_here(address, claims, deadline)? {
+            return Ok(member);
+        }
+        let stream = self.network.connect_tcp(&address.ips, claims, deadline).map_err(|error| {
+            if error.kind() != ErrorKind::Timeout && tells_of_loss(&error) {
+                return Error::peer_lost("connect", rank, "nobody answers at its address").with_source(error);
+            }
+            error.of("connect").with_peer(rank)
+        })?;
+        let raw = stream.into_raw();
+        let draft = self.draft(rank);
+        let offer = draft.as_ref().map(Draft::offer);
+        let heard =
+            self.introduce(&*raw, None, offer, address, deadline).map_err(|error| error.with_peer(rank))?;
+        let carrier = match (draft, heard.offer) {
+            (Some(draft), Some(theirs)) => meet(&*raw, rank, draft, &theirs)?,
+            _ => Carrier::Socket,
+        };
+        self.establish(heard.hello, raw, carrier, false)
+    }
+
+    /// A queue pair to offer to rank `rank`, if this side has a device.
+    fn draft(&self, rank: u32) -> Option<Draft> {
+        let draft = Draft::new(self.nic.as_ref()?, self.me.eager as usize);
+        draft.inspect_err(|error| log::info!("messages with rank {rank} go over TCP: {error}")).ok()
+    }
+
+    /// Connects over shared memory. `None` if the other side is not a process of this host and user that can be reached so:
+    /// then TCP says what is wrong, or works.
+    fn dial_here(
+        &self,
+        address: &Address,
+        claims: Claims,
+        deadline: Deadline,
+    ) -> Result<Option<Arc<Member>>> {
+        let Some(path) = address.unix().filter(|_| self.config.shared_memory) else { return Ok(None) };
+        // Other containers of the host have other directories.
+        if address.host != self.address.host || !path.exists() {
+            return Ok(None);
+        }
+        let stream = match self.network.connect_unix(path, claims, deadline) {
+            Ok(stream) => stream,
+            Err(error) => {
+                log::debug!("rank {} is not reached over shared memory: {error}", address.rank);
+                return Ok(None);
+            }
+        };
+        let raw = stream.into_raw();
+        let made = RingMemory::create(self.me.eager as usize)?;
+        let heard = self
+            .introduce(&*raw, Some(&made), None, address, deadline)
+            .map_err(|error| error.with_peer(address.rank))?;
+        let rings = heard.ring.map(|outbound| Rings { inbound: made.0, outbound });
+        let carrier = rings.map_or(Carrier::Socket, Carrier::Rings);
+        self.establish(heard.hello, raw, carrier, false).map(Some)
+    }
+
+    /// Introduces this side, which has made the ring in `made` for the other one or has a queue pair to offer, and hears the
+    /// other.
+    fn introduce(
+        &self,
+        raw: &dyn RawStream,
+        made: Option<&(RingMemory, OwnedFd)>,
+        offer: Option<Offer>,
+        address: &Address,
+        deadline: Deadline,
+    ) -> Result<Heard> {
+        let rank = address.rank;
+        if !(Hello { meant: address.generation, ..self.me }).send(raw, made, offer) {
+            return Err(Error::peer_lost("connect", rank, "it closed the connection at once"));
+        }
+        let mut hearing = Hearing::new();
+        let heard = loop {
+            if let Some(heard) = hearing.hear(raw)? {
+                break heard;
+            }
+            wait_readable(raw.fd(), deadline)
+                .map_err(|error| Error::system("connect", "cannot wait on a socket", error))?;
+            deadline.check("connect", "a peer to introduce itself")?;
+        };
+        if heard.offer.is_some() && offer.is_none() {
+            let text = "it answered with a queue pair that nobody asked for";
+            return Err(Error::new(ErrorKind::Remote, "connect", text));
+        }
+        let hello = heard.hello;
+        match hello.verdict {
+            Verdict::Taken if (hello.rank, hello.generation) == (rank, address.generation) => Ok(heard),
+            Verdict::Taken => {
+                Err(Error::new(ErrorKind::Remote, "connect", "another messenger than the one meant answered"))
+            }
+            Verdict::OtherGeneration => {
+                Err(Error::peer_lost("connect", rank, "it was restarted; get its new address"))
+            }
+        }
+    }
+
+    /// A peer has connected. On the service thread.
+    pub(super) fn accepted(&self, hello: Hello, raw: Box<dyn RawStream>, carrier: Carrier) {
+        if let Err(error) = self.establish(hello, raw, carrier, true) {
+            log::warn!("{error}");
+        }
+    }
+
+    /// Makes a link of an introduced connection, and a peer if there is none yet.
+    fn establish(
+        &self,
+        hello: Hello,
+        raw: Box<dyn RawStream>,
+        carrier: Carrier,
+        accepted: bool,
+    ) -> Result<Arc<Member>> {
+        let limits = &self.config.limits;
+        let wire: Box<dyn Wire> = match carrier {
+            Carrier::Rings(rings) => Box::new(RingWire::new(raw, rings)),
+            Carrier::Verbs(link) => Box::new(VerbsWire::new(raw, *link, self.config.peer_timeout)),
+            Carrier::Socket => Box::new(TcpWire::new(
+                raw,
+                limits.send_buffer,
+                self.scratch.clone(),
+                self.config.peer_timeout,
+            )),
+        };
+        let longest = wire.max_body();
+        let exposures = self.engine.hub.exposures.clone();
+        let line = Arc::new(Line::new(self.config.wrap(wire), hello.read_depth as usize, exposures));
+        let mut stale = None;
+        let mut members = lock(&self.engine.members);
+        let is_same = |member: &&Arc<Member>| member.generation == hello.generation && member.end().is_none();
+        let known = members.get(&hello.rank).filter(is_same).cloned();
+        let member = known.unwrap_or_else(|| {
+            let identity = (hello.rank, hello.generation);
+            let eager = limits.eager.min(hello.eager as usize).min(longest);
+            let member = Arc::new(Member::new(identity, self.engine.hub.clone(), eager));
+            stale = members.insert(hello.rank, member.clone());
+            member
+        });
+        let added = member.add_line(line.clone());
+        drop(members);
+        if let Some(stale) = stale {
+            let why = Error::peer_lost("recv", stale.rank, "it came back under another generation");
+            self.engine.lose(&stale, &why);
+        }
+        added?;
+        if accepted {
+            member.arrive();
+        }
+        self.engine.add(member.clone(), line);
+        Ok(member)
+    }
+}
+
+/// Connects the queue pair `draft` to `theirs`, and tells the peer, rank `rank`, whether that was possible.
+fn meet(raw: &dyn RawStream, rank: u32, draft: Draft, theirs: &Offer) -> Result<Carrier> {
+    let (word, carrier) = match draft.connect(theirs) {
+        Ok(link) => (CONNECTED, Carrier::Verbs(Box::new(link))),
+        Err(error) => {
+            log::info!("messages with rank {rank} go over TCP: {error}");
+            (NOT_CONNECTED, Carrier::Socket)
+        }
+    };
+    match raw.write(&[word], &[]) {
+        Ok(1) => Ok(carrier),
+        _ => Err(Error::peer_lost("connect", rank, "it closed the connection at once")),
+    }
+}

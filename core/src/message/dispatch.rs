@@ -1,0 +1,126 @@
+//! Runs callbacks: those of messages, and the completions of operations.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::engine::Engine;
+use super::handlers::Handler;
+use super::inbox::Item;
+use super::long::Long;
+use super::member::Member;
+use super::offers::Ended;
+use super::peer::Peer;
+use super::reads::Finished;
+use super::received::Message;
+use crate::error::{Error, Result};
+
+/// Items of one peer before another one has its turn.
+const SHARE: usize = 64;
+
+/// A change among the peers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum PeerEvent {
+    /// A peer has connected to this messenger; its messages follow.
+    Connected(Peer),
+    /// A peer has left or was lost; nothing of it follows.
+    Gone(Peer, Error),
+}
+
+/// Told of changes among the peers.
+pub(super) type Watcher = dyn Fn(PeerEvent) + Send + Sync;
+
+thread_local! {
+    /// Items taken from an inbox; kept, so that dispatching allocates nothing.
+    static TAKEN: RefCell<VecDeque<Item>> = const { RefCell::new(VecDeque::new()) };
+    /// Messages that were pulled by this thread; kept for the same reason.
+    static PULLED: RefCell<Option<Box<Batch>>> = const { RefCell::new(None) };
+}
+
+/// Makes progress, and runs callbacks; returns how much has happened. Messages that this thread has pulled itself do not pass
+/// through the inbox if nothing in it is before them.
+pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> {
+    // A callback that polls finds none, and uses another one.
+    let mut batch = PULLED.take().unwrap_or_default();
+    let moved = engine.advance(Some(&mut batch));
+    let mut ran = 0;
+    if let Some((member, messages, bytes)) = batch.take_member() {
+        while let Some(item) = batch.next() {
+            run(engine, watcher, &member, item);
+        }
+        member.dispatched(messages, bytes);
+        ran += messages;
+    }
+    PULLED.set(Some(batch));
+    if engine.hub.has_ready() {
+        ran += dispatch(engine, watcher, usize::MAX);
+    }
+    Ok(moved? + ran)
+}
+
+/// Runs up to `max` callbacks. Returns how many ran.
+pub(super) fn dispatch(engine: &Engine, watcher: Option<&Watcher>, max: usize) -> usize {
+    let mut done = 0;
+    // A callback that dispatches itself finds an empty batch of its own.
+    let mut batch = TAKEN.take();
+    while done < max {
+        let Some(member) = engine.hub.take_ready() else { break };
+        member.inbox.take(SHARE.min(max - done), &mut batch);
+        let (mut messages, mut bytes) = (0, 0);
+        while let Some(item) = batch.pop_front() {
+            done += 1;
+            if let Item::Message(_, body, _) = &item {
+                messages += 1;
+                bytes += body.as_slice().len();
+            }
+            run(engine, watcher, &member, item);
+        }
+        member.dispatched(messages, bytes);
+    }
+    TAKEN.set(batch);
+    done
+}
+
+/// Runs the completions of peers that have ended, and drops their messages.
+pub(super) fn finish(engine: &Engine, members: Vec<Arc<Member>>) {
+    for member in members {
+        for item in member.inbox.drain() {
+            if matches!(item, Item::Read(_) | Item::Long(_)) {
+                run(engine, None, &member, item);
+            }
+        }
+    }
+}
+
+fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: Item) {
+    let peer = || Peer { member: member.clone() };
+    let ran = catch_unwind(AssertUnwindSafe(|| match item {
+        Item::Message(kind, bytes, offer) => {
+            if let Some(Handler::Callback(callback)) = engine.handlers.get(kind) {
+                let long = offer.map(|offer| Box::new(Long::new(peer(), offer.0, offer.1)));
+                callback(Message { peer: peer(), kind, bytes, long });
+            }
+        }
+        Item::Read(Finished { completion, outcome }) => completion(outcome),
+        Item::Long(Ended { completion, outcome }) => completion(outcome),
+        Item::Arrived => tell(watcher, || PeerEvent::Connected(peer())),
+        Item::Gone(why) => tell(watcher, || PeerEvent::Gone(peer(), why)),
+    }));
+    if let Err(payload) = ran {
+        // Its Drop is the user's, too, and might panic again.
+        std::mem::forget(payload);
+        log::error!(
+            "a callback for rank {} panicked; messages that follow are dispatched all the same",
+            member.rank
+        );
+    }
+}
+
+fn tell(watcher: Option<&Watcher>, event: impl FnOnce() -> PeerEvent) {
+    if let Some(watcher) = watcher {
+        watcher(event());
+    }
+}

@@ -1,0 +1,141 @@
+//! Moves bytes between the wires and the inboxes, on whichever thread asks for progress.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::handlers::Handlers;
+use super::hub::Hub;
+use super::inbox::Item;
+use super::line::Line;
+use super::links::{Link, Links};
+use super::member::Member;
+use crate::error::{Error, Result};
+use crate::net::ready::{Epoll, READ, WRITE};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+
+/// The epoll token of the hub's event; links have others.
+const EVENT: u64 = 0;
+/// Progress of one messenger.
+pub(super) struct Engine {
+    pub(super) hub: Arc<Hub<Member>>,
+    pub(super) handlers: Handlers,
+    /// Living peers by rank: of each the latest generation.
+    pub(super) members: Mutex<HashMap<u32, Arc<Member>>>,
+    pub(super) epoll: Epoll,
+    /// Links that progress has not seen yet.
+    pub(super) arrivals: Mutex<Vec<(Arc<Member>, Arc<Line>)>>,
+    pub(super) has_arrivals: AtomicBool,
+    pub(super) turn: Mutex<Turn>,
+}
+
+/// The state of whoever makes progress.
+#[derive(Default)]
+pub(super) struct Turn {
+    /// Counts down to the next look at all descriptors, see [`advance`](Engine::advance).
+    pub(super) credit: u32,
+    pub(super) links: Links,
+    /// Links that are polled directly.
+    pub(super) polled: Vec<u64>,
+    pub(super) events: Vec<(u64, u32)>,
+    pub(super) dirty: Vec<Arc<Member>>,
+    /// Peers for which something is left to send.
+    pub(super) unsent: Vec<Arc<Member>>,
+    /// Peers with deadlines, and when they were looked at.
+    pub(super) timed: Vec<Arc<Member>>,
+    pub(super) looked: Option<Instant>,
+    /// When links were asked whether their peers' hosts answer.
+    pub(super) checked: Option<Instant>,
+    /// Something has armed the descriptors for an outer event loop.
+    pub(super) armed: bool,
+}
+
+impl Engine {
+    pub(super) fn new(hub: Arc<Hub<Member>>) -> Result<Self> {
+        let failed = |error| Error::system("Messenger", "cannot make an epoll instance", error);
+        let epoll = Epoll::new().map_err(failed)?;
+        epoll.add(hub.event(), READ, EVENT).map_err(failed)?;
+        Ok(Self {
+            hub,
+            handlers: Handlers::default(),
+            members: Mutex::default(),
+            epoll,
+            arrivals: Mutex::default(),
+            has_arrivals: AtomicBool::new(false),
+            turn: Mutex::default(),
+        })
+    }
+
+    /// The descriptor that tells of work once [`arm`](Self::arm) has been called.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Serves `line` of `member` from now on.
+    pub(super) fn add(&self, member: Arc<Member>, line: Arc<Line>) {
+        lock(&self.arrivals).push((member, line));
+        self.has_arrivals.store(true, Ordering::Release);
+        self.hub.wake();
+    }
+
+    /// Ends `member` because of `why`: everything under way with it ends, once.
+    pub(super) fn lose(&self, member: &Arc<Member>, why: &Error) {
+        if let Some(lines) = member.finish(why) {
+            self.bury(member, lines, why);
+        }
+    }
+
+    /// Ends what is under way with a peer that has ended because of `why`, on its `lines`.
+    pub(super) fn bury(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error) {
+        let mut members = lock(&self.members);
+        if members.get(&member.rank).is_some_and(|known| Arc::ptr_eq(known, member)) {
+            members.remove(&member.rank);
+        }
+        drop(members);
+        for line in lines {
+            line.wire.close(true);
+            member.fail(&line, why);
+        }
+        member.deliver(Item::Gone(why.clone()));
+        // Progress forgets the links.
+        member.mark_dirty();
+    }
+
+    pub(super) fn watch(&self, token: u64, line: &Line) -> Result<()> {
+        let failed = |error| Error::system("progress", "cannot watch a connection", error);
+        line.wire.descriptors().into_iter().try_for_each(|fd| self.epoll.add(fd, READ, token).map_err(failed))
+    }
+
+    pub(super) fn unwatch(&self, link: &Link) {
+        for fd in link.line.wire.descriptors() {
+            let _ = self.epoll.remove(fd);
+        }
+    }
+
+    /// Polls the links that `events` name from now on.
+    pub(super) fn activate(&self, turn: &mut Turn, events: &[(u64, u32)]) {
+        for (token, ready) in events {
+            if *token == EVENT {
+                self.hub.clear_event();
+            } else if let Some(link) = turn.links.get_mut(*token)
+                && ready & !WRITE != 0
+                && !link.blocked
+            {
+                if !link.polled {
+                    (link.polled, link.silent) = (true, 0);
+                    turn.polled.push(*token);
+                } else if !link.calls {
+                    // A descriptor tells what polling does not see, such as the end of the peer: the next silent round asks it.
+                    link.silent = u32::MAX - 1;
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,324 @@
+//! Memory that peers may read, and the table of it.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::shared::{SharedMemory, Shown};
+use super::tokens::Token;
+use super::wire::Lent;
+use crate::error::{Error, Result};
+use crate::net::random_bytes;
+use crate::sync::{Mutex, lock};
+
+/// The most pieces of memory that one messenger exposes at a time.
+const MAX_SLOTS: usize = 1 << 20;
+
+/// Bytes that stay as they are and where they are while they are exposed: of an `Arc<[u8]>`, a `Vec<u8>`, or static ones; or a
+/// [`SharedMemory`], which processes of the same host read without their owner's help.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    bytes: Lent,
+    shared: Option<SharedMemory>,
+}
+
+impl Memory {
+    /// `length` bytes at `address`, kept by `owner`.
+    ///
+    /// # Safety
+    /// `owner` keeps them readable and at that address for as long as it lives, and nothing writes to them meanwhile.
+    pub unsafe fn from_raw(address: NonNull<u8>, length: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        // SAFETY: the caller's promise.
+        Self { bytes: unsafe { Lent::new(address, length, true, owner) }, shared: None }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Arc<[u8]>> for Memory {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        let (address, length) = (NonNull::from(&*bytes).cast(), bytes.len());
+        // SAFETY: the bytes of an `Arc` stay where they are and cannot be written to while a share in them, here the owner, lives.
+        unsafe { Self::from_raw(address, length, Arc::new(bytes)) }
+    }
+}
+
+impl From<Arc<Vec<u8>>> for Memory {
+    fn from(bytes: Arc<Vec<u8>>) -> Self {
+        let (address, length) = (NonNull::from(bytes.as_slice()).cast(), bytes.len());
+        // SAFETY: as above.
+        unsafe { Self::from_raw(address, length, bytes) }
+    }
+}
+
+impl From<Vec<u8>> for Memory {
+    fn from(bytes: Vec<u8>) -> Self {
+        Arc::new(bytes).into()
+    }
+}
+
+impl From<SharedMemory> for Memory {
+    fn from(memory: SharedMemory) -> Self {
+        Self { bytes: memory.lent(), shared: Some(memory) }
+    }
+}
+
+impl From<&SharedMemory> for Memory {
+    fn from(memory: &SharedMemory) -> Self {
+        memory.clone().into()
+    }
+}
+
+impl From<&'static [u8]> for Memory {
+    fn from(bytes: &'static [u8]) -> Self {
+        // SAFETY: static bytes live for good and cannot be written to.
+        unsafe { Self::from_raw(NonNull::from(bytes).cast(), bytes.len(), Arc::new(())) }
+    }
+}
+
+/// All memory that a messenger exposes.
+pub(super) struct Exposures {
+    generation: u64,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Slot {
+    age: u32,
+    exposed: Option<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    memory: Memory,
+    secret: [u8; 16],
+    /// How those see it who map it. Its end revokes that.
+    shown: Option<Arc<Shown>>,
+}
+
+/// A right to map memory, which a peer has proved. The owner may revoke it at any time; a mapping made later is of no use then.
+pub(super) type Mappable = Arc<Shown>;
+
+/// Why a read is not served. The number crosses the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Refusal {
+    /// The token was never given away.
+    Forged = 1,
+    /// The memory is not exposed any more.
+    Revoked = 2,
+    /// The range is not within the memory.
+    Range = 3,
+    /// The reader has cancelled it.
+    Cancelled = 4,
+}
+
+impl Refusal {
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Forged,
+            2 => Self::Revoked,
+            3 => Self::Range,
+            4 => Self::Cancelled,
+            _ => return None,
+        })
+    }
+}
+
+impl Exposures {
+    pub(super) fn new(generation: u64) -> Self {
+        Self { generation, slots: Mutex::default() }
+    }
+
+    /// Exposes `memory` until the result is dropped.
+    pub(super) fn expose(self: &Arc<Self>, memory: Memory) -> Result<Exposed> {
+        let secret: [u8; 16] = random_bytes()?;
+        let shown = memory.shared.as_ref().and_then(SharedMemory::show).map(Arc::new);
+        let mut slots = lock(&self.slots);
+        let slot = match slots.free.pop() {
+            Some(slot) => slot,
+            None if slots.all.len() < MAX_SLOTS => {
+                slots.all.push(Slot::default());
+                slots.all.len() as u32 - 1
+            }
+            None => {
+                let text =
+                    format!("{MAX_SLOTS} pieces of memory are exposed already; drop those that nobody reads");
+                return Err(Error::new(crate::ErrorKind::Exhausted, "expose", text));
+            }
+        };
+        let place = &mut slots.all[slot as usize];
+        let length = memory.len() as u64;
+        let shared = shown.is_some();
+        place.exposed = Some(Entry { memory, secret, shown });
+        let token = Token { generation: self.generation, slot, age: place.age, length, shared, secret };
+        Ok(Exposed { token, table: self.clone() })
+    }
+
+    /// The bytes that `token` gives the right to read, `length` at `offset`.
+    pub(super) fn lend(&self, token: &Token, offset: u64, length: u64) -> std::result::Result<Lent, Refusal> {
+        self.check(&lock(&self.slots), token, offset, length).map(|(_, lent)| lent)
+    }
+
+    /// The right to map the memory of which `token` gives the right to read `length` bytes at `offset`; `None` if the memory cannot be
+    /// mapped.
+    pub(super) fn map(
+        &self,
+        token: &Token,
+        offset: u64,
+        length: u64,
+    ) -> std::result::Result<Option<Mappable>, Refusal> {
+        self.check(&lock(&self.slots), token, offset, length).map(|(entry, _)| entry.shown.clone())
+    }
+
+    fn check<'a>(
+        &self,
+        slots: &'a Slots,
+        token: &Token,
+        offset: u64,
+        length: u64,
+    ) -> std::result::Result<(&'a Entry, Lent), Refusal> {
+        let slot = slots.all.get(token.slot as usize).ok_or(Refusal::Forged)?;
+        if token.generation != self.generation || token.age > slot.age {
+            return Err(Refusal::Forged);
+        }
+        let entry = slot.exposed.as_ref().filter(|_| token.age == slot.age).ok_or(Refusal::Revoked)?;
+        // The same time whatever differs: nobody may find a secret byte by byte.
+        let difference = entry.secret.iter().zip(&token.secret).fold(0, |all, (a, b)| all | (a ^ b));
+        if std::hint::black_box(difference) != 0 || token.shared != entry.shown.is_some() {
+            return Err(Refusal::Forged);
+        }
+        let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
+        let lent = range.and_then(|(offset, length)| entry.memory.bytes.slice(offset, length));
+        lent.map(|lent| (entry, lent)).ok_or(Refusal::Range)
+    }
+
+    fn revoke(&self, token: &Token) {
+        let mut slots = lock(&self.slots);
+        let Some(slot) = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age) else {
+            return;
+        };
+        let entry = slot.exposed.take();
+        // Here, because an answer that hands the memory over may hold a share for a while yet.
+        entry.iter().filter_map(|entry| entry.shown.as_ref()).for_each(|shown| shown.revoke());
+        // A slot whose age would wrap is not used again: its tokens stay refused for good.
+        if let Some(age) = slot.age.checked_add(1) {
+            slot.age = age;
+            slots.free.push(token.slot);
+        }
+        drop(slots);
+        drop(entry);
+    }
+}
+
+/// Does not show the secrets.
+impl std::fmt::Debug for Exposures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exposures").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// Memory that peers may read as long as this value lives. Dropping it revokes the token: reads that come later are refused, those
+/// under way as well from their next piece on, also those of peers that have mapped the memory. The memory itself lives until
+/// the last piece has left, and until nobody maps it any more.
+#[derive(Debug)]
+pub struct Exposed {
+    token: Token,
+    table: Arc<Exposures>,
+}
+
+impl Exposed {
+    /// The token to give to those who may read.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Ends it; the same as dropping it.
+    pub fn revoke(self) {}
+}
+
+impl Drop for Exposed {
+    fn drop(&mut self) {
+        self.table.revoke(&self.token);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn refused(table: &Exposures, token: Token, offset: u64, length: u64) -> Refusal {
+        table.lend(&token, offset, length).unwrap_err()
+    }
+
+    #[test]
+    fn a_token_gives_any_part_of_its_memory_until_it_is_revoked() {
+        let table = Arc::new(Exposures::new(7));
+        let exposed = table.expose(vec![1, 2, 3, 4].into()).unwrap();
+        let token = Token::from_bytes(&exposed.token().to_bytes()).unwrap();
+        let read = |offset, length| table.lend(&token, offset, length).map(|lent| lent.copy());
+        assert_eq!((read(0, 4), read(1, 2)), (Ok(vec![1, 2, 3, 4]), Ok(vec![2, 3])));
+        assert_eq!((read(4, 0), read(0, 0)), (Ok(vec![]), Ok(vec![])));
+        for (offset, length) in [(0, 5), (4, 1), (5, 0), (u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
+            assert_eq!(refused(&table, token, offset, length), Refusal::Range, "{offset}+{length}");
+        }
+        let held = table.lend(&token, 0, 4).unwrap();
+        exposed.revoke();
+        assert_eq!(refused(&table, token, 0, 1), Refusal::Revoked);
+        assert_eq!(held.copy(), [1, 2, 3, 4], "a piece on its way outlives the revocation");
+        let next = table.expose(vec![9].into()).unwrap();
+        assert_eq!(next.token().slot, token.slot, "the slot is used again");
+        assert_eq!(refused(&table, token, 0, 1), Refusal::Revoked);
+    }
+
+    #[test]
+    fn a_changed_token_is_refused() {
+        let table = Arc::new(Exposures::new(7));
+        let exposed = table.expose(vec![1; 64].into()).unwrap();
+        let good = exposed.token().to_bytes();
+        for at in 0..Token::BYTES {
+            let mut bytes = good;
+            bytes[at] ^= 0x10;
+            let token = Token::from_bytes(&bytes).unwrap();
+            // Bytes 16 to 24 tell the holder how long the memory is; the owner knows itself.
+            let is_length = (16..24).contains(&at);
+            let refusal = table.lend(&token, 0, 64).err();
+            assert_eq!(refusal, (!is_length).then_some(Refusal::Forged), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn memory_is_freed_once_it_is_revoked_and_read() {
+        let (table, bytes) = (Arc::new(Exposures::new(7)), Arc::new(vec![1; 64]));
+        let exposed = table.expose(bytes.clone().into()).unwrap();
+        let piece = table.lend(&exposed.token(), 0, 1).unwrap();
+        exposed.revoke();
+        assert_eq!(Arc::strong_count(&bytes), 2, "a piece is on its way");
+        drop(piece);
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let table = Arc::new(Exposures::new(7));
+        lock(&table.slots).all.resize_with(MAX_SLOTS - 1, Slot::default);
+        let last = table.expose(vec![1].into()).unwrap();
+        assert_eq!(table.expose(vec![1].into()).unwrap_err().kind(), crate::ErrorKind::Exhausted);
+        drop(last);
+        table.expose(vec![1].into()).unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+//! Fuzz targets of the bytes that one messenger gets from another, see [`crate::fuzzing`].
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::Address;
+use super::head::{Head, Operation};
+use super::hello::Hello;
+use super::mappings::Place;
+use super::serving;
+use super::tcp::{Inbound, Scratch};
+use super::wire::{Landing, Sink};
+use crate::error::Result;
+use crate::net::RawStream;
+use crate::sync::{Mutex, lock};
+use crate::wire::Writer;
+
+/// A stream of frames over TCP: the first byte says how many bytes arrive at a time. The same frames must come out as if all
+/// had arrived at once, those received in place included.
+pub fn message_frames(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (cut, stream) = bytes.split_first()?;
+    let decode = |step: usize| {
+        let raw = Recorded { bytes: stream.to_vec(), step, at: Mutex::new(0) };
+        let (mut inbound, mut scratch, mut frames) =
+            (Inbound::default(), Scratch::default(), Frames::default());
+        // Every pull takes something until nothing is left.
+        while lock(&raw.at).ne(&stream.len()) {
+            inbound.pull(&raw, &mut scratch, &mut frames).ok()?;
+        }
+        inbound.pull(&raw, &mut scratch, &mut frames).ok()?;
+        (frames.whole.len() == stream.len() && frames.left == 0).then_some(frames.whole)
+    };
+    let whole = decode(usize::from(*cut).max(1));
+    assert_eq!(whole, decode(stream.len().max(1)), "cuts change nothing");
+    Some([&[*cut], &whole?[..]].concat())
+}
+
+/// An introduction.
+pub fn message_hello(bytes: &[u8]) -> Option<Vec<u8>> {
+    let hello = Hello::decode(bytes.try_into().ok()?).ok()?;
+    Some(hello.encode().to_vec())
+}
+
+/// The address of a messenger, as bytes; its text must be read back, too.
+pub fn message_address(bytes: &[u8]) -> Option<Vec<u8>> {
+    let address = Address::from_bytes(bytes).ok()?;
+    assert_eq!(address.to_string().parse::<Address>().ok().as_ref(), Some(&address));
+    Some(address.to_bytes())
+}
+
+/// A request to read from exposed memory.
+pub fn message_read(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (token, offset, length) = serving::decode(bytes).ok()?;
+    let within = token.check_range("read", offset, length).is_ok();
+    assert_eq!(within, u128::from(offset) + u128::from(length) <= u128::from(token.len()));
+    let mut w = Writer::new();
+    w.raw(&token.to_bytes()).u64(offset).u64(length);
+    Some(w.finish())
+}
+
+/// The place of exposed memory within its descriptor.
+pub fn message_place(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(Place::decode(bytes).ok()?.encode().to_vec())
+}
+
+/// A socket that has received `bytes`, and gives `step` of them at a time.
+#[derive(Debug)]
+struct Recorded {
+    bytes: Vec<u8>,
+    step: usize,
+    at: Mutex<usize>,
+}
+
+impl RawStream for Recorded {
+    fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let mut at = lock(&self.at);
+        let rest = &self.bytes[*at..];
+        if rest.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = rest.len().min(self.step).min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        *at += count;
+        Ok(count)
+    }
+
+    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        Ok(from.len())
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        unreachable!("nobody waits for it")
+    }
+}
+
+/// The frames that came out, encoded again.
+#[derive(Default)]
+struct Frames {
+    whole: Vec<u8>,
+    /// The body that is landing, and how much of it is missing.
+    landing: Vec<u8>,
+    left: usize,
+}
+
+impl Sink for Frames {
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+        assert!(self.left == 0 && head.length as usize == body.len());
+        self.whole.extend(head.encode());
+        if head.operation == Operation::Data && !wanted(head) {
+            self.whole.extend(body.iter().map(|_| 0));
+        } else {
+            self.whole.extend(body);
+        }
+        Ok(true)
+    }
+
+    fn begin(&mut self, head: Head) -> Result<()> {
+        assert!(self.left == 0 && head.operation == Operation::Data);
+        self.whole.extend(head.encode());
+        self.left = head.length as usize;
+        self.landing = vec![0; self.left];
+        Ok(())
+    }
+
+    fn landing(&mut self, head: Head, done: usize) -> Result<Landing> {
+        assert_eq!(head.length as usize - done, self.left);
+        Ok(if wanted(head) { Landing::Memory(self.landing[done..].as_mut_ptr()) } else { Landing::Nowhere })
+    }
+
+    fn landed(&mut self, head: Head, bytes: usize) -> Result<()> {
+        assert!(bytes <= self.left, "no more than there is room for");
+        self.left -= bytes;
+        if self.left == 0 {
+            assert_eq!(self.landing.len(), head.length as usize);
+            self.whole.append(&mut self.landing);
+        }
+        Ok(())
+    }
+}
+
+/// Data of odd numbers goes nowhere; its bytes are not compared.
+fn wanted(head: Head) -> bool {
+    head.id.is_multiple_of(2)
+}
+
+pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let frame = |operation, kind, id, body: &[u8]| {
+        [&Head::new(operation, kind, id, body.len()).encode()[..], body].concat()
+    };
+    let streams = [
+        [frame(Operation::Message, 7, 0, b"one"), frame(Operation::Goodbye, 0, 0, b"")].concat(),
+        [frame(Operation::Data, 0, 2, &[5; 5000]), frame(Operation::Data, 0, 2, b"end")].concat(),
+        [frame(Operation::Refused, 0, 3, &[2]), frame(Operation::Data, 0, 4, b"")].concat(),
+    ];
+    let cuts = [0, 1, 5, 16, 200];
+    let mut all: Vec<_> =
+        streams.iter().flat_map(|s| cuts.map(|cut| ("message-frames", [&[cut], &s[..]].concat()))).collect();
+    let token = super::Token { generation: 9, slot: 1, age: 2, length: 100, shared: false, secret: [7; 16] };
+    for (offset, length) in [(0_u64, 100_u64), (100, 0), (u64::MAX, 1)] {
+        let request = [&token.to_bytes()[..], &offset.to_le_bytes(), &length.to_le_bytes()].concat();
+        all.push(("message-read", request));
+    }
+    for length in [100, 0, u64::MAX] {
+        all.push(("message-place", Place { length, word: 3, serial: 5 }.encode().to_vec()));
+    }
+    let hello = Hello {
+        rank: 1,
+        generation: 2,
+        meant: 3,
+        eager: 8192,
+        read_depth: 64,
+        ring: 512,
+        verbs: 0,
+        verdict: super::hello::Verdict::Taken,
+    };
+    all.push(("message-hello", hello.encode().to_vec()));
+    let over_verbs = Hello { ring: 0, verbs: super::verbs::Offer::BYTES as u32, ..hello };
+    all.push(("message-hello", over_verbs.encode().to_vec()));
+    let unix = Some("/tmp/aqueduct-socket-abcdef/s".into());
+    let ips = vec!["10.1.2.3:4567".parse().expect("IPv4"), "[fd00::7]:89".parse().expect("IPv6")];
+    let address = Address { rank: 3, generation: 4, host: "node/7".into(), ips, unix };
+    all.push(("message-address", address.to_bytes()));
+    all.push(("message-address", Address { ips: Vec::new(), unix: None, ..address }.to_bytes()));
+    all
+}

@@ -1,0 +1,221 @@
+//! How two messengers introduce themselves on a new connection, after both have proved the job's secret.
+//!
+//! The side that connected speaks first and says whom it means; the other side answers. Both records have one size, so that
+//! neither side reads further than the introduction. One that has a queue pair to offer describes it behind its record
+//! ([`Offer`]). If both do, the side that connected says in one more byte whether it could connect its queue pair: only then may the other one
+//! send.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::ring::RingMemory;
+use super::verbs::Offer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::RawStream;
+use crate::wire::{Reader, WireError, WireResult, Writer};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"AQM1");
+const VERSION: u16 = 1;
+
+/// The description that each side sends of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) rank: u32,
+    pub(super) generation: u64,
+    /// The generation that the speaker takes the other side for.
+    pub(super) meant: u64,
+    /// The longest message that it takes.
+    pub(super) eager: u32,
+    /// How many reads it may be asked for at a time.
+    pub(super) read_depth: u32,
+    /// Cells of the ring that the speaker has made for the other side, and whose descriptor comes along; 0 if there is none.
+    pub(super) ring: u32,
+    /// Bytes of the description of a queue pair that follow; 0 if the speaker has none.
+    pub(super) verbs: u32,
+    pub(super) verdict: Verdict,
+}
+
+/// The byte by which the side that connected says that its queue pair is connected.
+pub(super) const CONNECTED: u8 = 1;
+/// The same if it could not connect it: frames follow on the socket.
+pub(super) const NOT_CONNECTED: u8 = 0;
+
+/// Whether a side takes the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Verdict {
+    Taken = 0,
+    /// It is another generation than the one that was meant: it has been restarted.
+    OtherGeneration = 1,
+}
+
+impl Hello {
+    pub(super) const BYTES: usize = 48;
+
+    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+        let mut w = Writer::new();
+        w.u32(MAGIC).u16(VERSION).u8(self.verdict as u8).u8(0).u32(self.rank).u32(self.eager);
+        w.u64(self.generation).u64(self.meant).u32(self.read_depth).u32(self.ring).u32(self.verbs).u32(0);
+        let mut out = [0; Self::BYTES];
+        out.copy_from_slice(w.as_bytes());
+        out
+    }
+
+    /// Sends the introduction of a side that has made the ring in `made` for the other one, and has its descriptor, or that
+    /// has the queue pair `offer`. True if all of it left: the socket is new and its buffer empty, so it fits unless the peer
+    /// has broken the connection.
+    pub(super) fn send(
+        self,
+        raw: &dyn RawStream,
+        made: Option<&(RingMemory, OwnedFd)>,
+        offer: Option<Offer>,
+    ) -> bool {
+        let verbs = offer.map_or(0, |_| Offer::BYTES as u32);
+        let mut hello =
+            Self { ring: made.map_or(0, |(ring, _)| ring.size()), verbs, ..self }.encode().to_vec();
+        hello.extend(offer.iter().flat_map(|offer| offer.encode()));
+        let fds: Vec<BorrowedFd<'_>> = made.iter().map(|(_, fd)| fd.as_fd()).collect();
+        matches!(raw.write(&hello, &fds), Ok(count) if count == hello.len())
+    }
+
+    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> WireResult<Self> {
+        let mut r = Reader::new(bytes);
+        let found = r.u32()?;
+        if found != MAGIC {
+            return Err(WireError::Magic { found });
+        }
+        r.version(VERSION)?;
+        let verdict = match r.u8()? {
+            0 => Verdict::Taken,
+            1 => Verdict::OtherGeneration,
+            _ => return Err(WireError::Invalid { what: "verdict of an introduction" }),
+        };
+        let reserved = r.u8()?;
+        let (rank, eager) = (r.u32()?, r.u32()?);
+        let (generation, meant, read_depth, ring) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+        let verbs = r.u32()?;
+        if reserved != 0 || r.u32()? != 0 {
+            return Err(WireError::Invalid { what: "reserved field of an introduction" });
+        }
+        if eager == 0 || read_depth == 0 {
+            return Err(WireError::Invalid { what: "limit in an introduction" });
+        }
+        if verbs != 0 && (verbs as usize != Offer::BYTES || ring != 0) {
+            return Err(WireError::Invalid { what: "queue pair of an introduction" });
+        }
+        r.finish()?;
+        Ok(Self { rank, generation, meant, eager, read_depth, ring, verbs, verdict })
+    }
+}
+
+/// The introduction of one side.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) hello: Hello,
+    /// The ring that it has made for this side.
+    pub(super) ring: Option<RingMemory>,
+    /// Its queue pair.
+    pub(super) offer: Option<Offer>,
+}
+
+/// Receives one introduction, and what descriptors come with it, in as many calls as it takes.
+#[derive(Debug)]
+pub(super) struct Hearing {
+    bytes: [u8; Hello::BYTES + Offer::BYTES],
+    done: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl Hearing {
+    pub(super) fn new() -> Self {
+        Self { bytes: [0; Hello::BYTES + Offer::BYTES], done: 0, fds: Vec::new() }
+    }
+
+    /// The introduction once all of it has come; `None` before. Does not wait, and reads nothing behind it.
+    pub(super) fn hear(&mut self, raw: &dyn RawStream) -> Result<Option<Heard>> {
+        if !self.fill(raw, Hello::BYTES)? {
+            return Ok(None);
+        }
+        let hello = Hello::decode(self.bytes.first_chunk().expect("so long"))?;
+        let has_offer = hello.verbs != 0;
+        if has_offer && !self.fill(raw, Hello::BYTES + Offer::BYTES)? {
+            return Ok(None);
+        }
+        let behind = self.bytes.last_chunk().expect("so long");
+        let offer = if has_offer { Some(Offer::decode(behind)?) } else { None };
+        let mut fds = std::mem::take(&mut self.fds);
+        match (hello.ring, fds.pop(), fds.is_empty()) {
+            (0, None, _) => Ok(Some(Heard { hello, ring: None, offer })),
+            (cells @ 1.., Some(fd), true) => {
+                Ok(Some(Heard { hello, ring: Some(RingMemory::open(fd, cells)?), offer }))
+            }
+            _ => {
+                let text = "an introduction came with other descriptors than it announced";
+                Err(Error::new(ErrorKind::Remote, "connect", text))
+            }
+        }
+    }
+
+    /// Reads up to byte `end`; false if not all of that has come.
+    fn fill(&mut self, raw: &dyn RawStream, end: usize) -> Result<bool> {
+        while self.done < end {
+            match raw.read(&mut self.bytes[self.done..end], &mut self.fds) {
+                Ok(0) => {
+                    let text = "the peer closed the connection before it introduced itself";
+                    return Err(Error::new(ErrorKind::PeerLost, "connect", text));
+                }
+                Ok(count) => self.done += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => {
+                    let text = "the connection broke before the peer introduced itself";
+                    return Err(Error::new(ErrorKind::PeerLost, "connect", text).with_source(error));
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn introductions_round_trip_and_garbage_is_refused(
+            rank: u32, generation: u64, meant: u64, eager in 1u32.., read_depth in 1u32.., ring: u32, has_verbs: bool,
+            at in 0usize..48, change in 1u8..,
+        ) {
+            let (ring, verbs) = if has_verbs { (0, Offer::BYTES as u32) } else { (ring, 0) };
+            for verdict in [Verdict::Taken, Verdict::OtherGeneration] {
+                let hello = Hello { rank, generation, meant, eager, read_depth, ring, verbs, verdict };
+                let mut bytes = hello.encode();
+                prop_assert_eq!(Hello::decode(&bytes), Ok(hello));
+                bytes[at] ^= change;
+                if let Ok(other) = Hello::decode(&bytes) {
+                    prop_assert!(other != hello && other.encode() == bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn limits_of_zero_are_refused() {
+        let hello = Hello {
+            rank: 1,
+            generation: 2,
+            meant: 3,
+            eager: 1,
+            read_depth: 1,
+            ring: 0,
+            verbs: 0,
+            verdict: Verdict::Taken,
+        };
+        assert!(Hello::decode(&hello.encode()).is_ok());
+        assert!(Hello::decode(&Hello { verbs: 1, ..hello }.encode()).is_err());
+        assert!(Hello::decode(&Hello { eager: 0, ..hello }.encode()).is_err());
+        assert!(Hello::decode(&Hello { read_depth: 0, ..hello }.encode()).is_err());
+    }
+}

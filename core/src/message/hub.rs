@@ -1,0 +1,216 @@
+//! State that the threads of one messenger share: peers with work, sleeping threads, and buffers to use again.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+
+use super::config::Limits;
+use super::exposed::Exposures;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::fork::Creator;
+use crate::net::ready::EventFd;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, OnceLock, Ordering, fence, lock};
+
+/// Buffers of messages that are kept for the next ones.
+const MAX_SPARE: usize = 256;
+
+/// Shared state, over the type `P` of a peer.
+pub(super) struct Hub<P> {
+    pub(super) limits: Limits,
+    event: EventFd,
+    /// Threads that sleep, or are about to; and outer event loops that have armed the messenger.
+    sleepers: AtomicUsize,
+    /// Peers with something that the next progress has to do: to send, to read on.
+    dirty: Mutex<Vec<Arc<P>>>,
+    /// Whether there are dirty peers, so that idle rounds take no lock. Written with the list locked.
+    has_dirty: AtomicBool,
+    /// Peers with something to dispatch.
+    ready: Mutex<std::collections::VecDeque<Arc<P>>>,
+    /// As `has_dirty`.
+    has_ready: AtomicBool,
+    spare: Mutex<Vec<Vec<u8>>>,
+    /// Peers with operations that have a deadline.
+    timed: Mutex<Vec<Arc<P>>>,
+    pub(super) exposures: Arc<Exposures>,
+    engine: OnceLock<Weak<dyn Progress<P>>>,
+    creator: Creator,
+}
+
+/// The engine as the handles of peers see it.
+pub(super) trait Progress<P>: Send + Sync {
+    /// Moves bytes; returns how much has happened.
+    fn progress(&self) -> Result<usize>;
+
+    /// Says goodbye to `peer` after what was sent, and ends it.
+    fn close(&self, peer: &Arc<P>, deadline: Deadline) -> Result<()>;
+}
+
+impl<P> Hub<P> {
+    pub(super) fn new(limits: Limits, generation: u64) -> Result<Self> {
+        let event =
+            EventFd::new().map_err(|error| Error::system("Messenger", "cannot make an eventfd", error))?;
+        Ok(Self {
+            limits,
+            event,
+            sleepers: AtomicUsize::new(0),
+            dirty: Mutex::default(),
+            has_dirty: AtomicBool::new(false),
+            ready: Mutex::default(),
+            has_ready: AtomicBool::new(false),
+            spare: Mutex::default(),
+            timed: Mutex::default(),
+            exposures: Arc::new(Exposures::new(generation)),
+            engine: OnceLock::default(),
+            creator: Creator::current(),
+        })
+    }
+
+    pub(super) fn set_engine(&self, engine: Weak<dyn Progress<P>>) {
+        let _ = self.engine.set(engine);
+    }
+
+    pub(super) fn engine(&self) -> Option<Arc<dyn Progress<P>>> {
+        self.engine.get()?.upgrade()
+    }
+
+    /// An error in a forked child, which would speak in its parent's name.
+    #[inline]
+    pub(super) fn check_process(&self, op: &'static str) -> Result<()> {
+        if self.creator.forked() {
+            return Err(Error::usage(
+                op,
+                "a messenger does not survive fork; make one after the fork, or exec",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn forked(&self) -> bool {
+        self.creator.forked()
+    }
+
+    /// Readable when a sleeper has been woken.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Ends the event. Before looking at what woke: a later event would be lost otherwise.
+    pub(super) fn clear_event(&self) {
+        self.event.clear();
+    }
+
+    /// Announces a sleeper. What is published before the sleeper looks again is seen by it, and what is published after that
+    /// wakes it.
+    pub(super) fn fall_asleep(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn awake(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody sleeps, to be asked after publishing.
+    pub(super) fn is_asleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Wakes whoever sleeps.
+    pub(super) fn wake(&self) {
+        if self.is_asleep() {
+            self.event.notify();
+        }
+    }
+
+    /// Has the next progress look after `peer`; wakes whoever sleeps.
+    pub(super) fn add_dirty(&self, peer: Arc<P>) {
+        let mut dirty = lock(&self.dirty);
+        dirty.push(peer);
+        self.has_dirty.store(true, Ordering::Release);
+        drop(dirty);
+        self.wake();
+    }
+
+    /// Whether there are dirty peers. A peer that was added before the caller fell asleep shows.
+    #[inline]
+    pub(super) fn has_dirty(&self) -> bool {
+        self.has_dirty.load(Ordering::Acquire)
+    }
+
+    /// Moves the dirty peers to `into`.
+    pub(super) fn take_dirty(&self, into: &mut Vec<Arc<P>>) {
+        if self.has_dirty() {
+            let mut dirty = lock(&self.dirty);
+            self.has_dirty.store(false, Ordering::Relaxed);
+            into.append(&mut dirty);
+        }
+    }
+
+    /// Has `peer` dispatched; wakes whoever sleeps.
+    pub(super) fn add_ready(&self, peer: Arc<P>) {
+        let mut ready = lock(&self.ready);
+        ready.push_back(peer);
+        self.has_ready.store(true, Ordering::Release);
+        drop(ready);
+        self.wake();
+    }
+
+    pub(super) fn take_ready(&self) -> Option<Arc<P>> {
+        if !self.has_ready() {
+            return None;
+        }
+        let mut ready = lock(&self.ready);
+        let first = ready.pop_front();
+        self.has_ready.store(!ready.is_empty(), Ordering::Relaxed);
+        first
+    }
+
+    /// Whether a peer has something to dispatch. A peer that was added before the caller fell asleep shows.
+    #[inline]
+    pub(super) fn has_ready(&self) -> bool {
+        self.has_ready.load(Ordering::Acquire)
+    }
+
+    /// Has progress look at the deadlines of `peer`; wakes whoever sleeps longer than that.
+    pub(super) fn add_timed(&self, peer: Arc<P>) {
+        lock(&self.timed).push(peer);
+        self.wake();
+    }
+
+    /// Moves the peers with deadlines to `into`.
+    pub(super) fn take_timed(&self, into: &mut Vec<Arc<P>>) {
+        into.append(&mut lock(&self.timed));
+    }
+
+    /// A copy of `bytes` in a buffer that is used again.
+    pub(super) fn copy(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = lock(&self.spare).pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn give_back(&self, buffer: Vec<u8>) {
+        if (1..=super::config::MAX_EAGER).contains(&buffer.capacity()) {
+            let mut spare = lock(&self.spare);
+            if spare.len() < MAX_SPARE {
+                spare.push(buffer);
+            }
+        }
+    }
+
+    /// Forgets who has something to send or to wait for: nobody will do it.
+    pub(super) fn clear(&self) {
+        let dirty = std::mem::take(&mut *lock(&self.dirty));
+        let timed = std::mem::take(&mut *lock(&self.timed));
+        drop((dirty, timed));
+    }
+}
+
+impl<P> std::fmt::Debug for Hub<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

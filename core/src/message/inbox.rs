@@ -1,0 +1,248 @@
+//! Messages and events of one peer that callbacks have not seen yet, in order and bounded.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::config::Limits;
+use super::line::Line;
+use super::offers::Ended;
+use super::reads::Finished;
+use super::tokens::Token;
+use crate::error::Error;
+use crate::sync::{Mutex, lock};
+
+/// The longest message that is kept without a buffer of its own.
+const INLINE: usize = 55;
+
+/// The bytes of a message.
+#[derive(Clone, Debug)]
+pub(super) enum Bytes {
+    Inline(Short),
+    Buffer(Vec<u8>),
+}
+
+/// A short message. Aligned, because a message is moved several times on its way to the callback: an array at an odd address is moved
+/// in pieces that overlap earlier ones, and the processor waits for each.
+#[derive(Clone, Debug)]
+#[repr(align(8))]
+pub(super) struct Short {
+    bytes: [u8; INLINE],
+    length: u8,
+}
+
+impl Bytes {
+    /// None.
+    pub(super) const EMPTY: Self = Self::Inline(Short { bytes: [0; INLINE], length: 0 });
+
+    /// A short message in place; `None` if it needs a buffer.
+    #[inline]
+    pub(super) fn inline(bytes: &[u8]) -> Option<Self> {
+        let mut inline = [0; INLINE];
+        inline.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self::Inline(Short { bytes: inline, length: bytes.len() as u8 }))
+    }
+
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Inline(Short { bytes, length }) => &bytes[..usize::from(*length)],
+            Self::Buffer(bytes) => bytes,
+        }
+    }
+}
+
+/// Long data that a sender offers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) id: u32,
+    pub(super) token: Token,
+}
+
+/// Something to dispatch.
+pub(super) enum Item {
+    /// The peer has connected to this messenger.
+    Arrived,
+    Message(u16, Bytes, Option<Box<(Arc<Line>, Offer)>>),
+    /// The end of a read.
+    Read(Finished),
+    /// The end of a long message.
+    Long(Ended),
+    /// The peer is gone. The last item.
+    Gone(Error),
+}
+
+/// The items of one peer. Only messages are bounded: the others end what this process has begun.
+#[derive(Default)]
+pub(super) struct Inbox(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    items: VecDeque<Item>,
+    messages: usize,
+    bytes: usize,
+    /// A thread is dispatching, or the peer is in the list of those to dispatch.
+    claimed: bool,
+    /// The link is not read for lack of room.
+    blocked: bool,
+    /// Progress has stopped reading the link, and not begun again.
+    refused: bool,
+    /// The last item is there.
+    over: bool,
+}
+
+impl State {
+    fn has_room(&self, bytes: usize, limits: &Limits) -> bool {
+        self.messages == 0
+            || (self.messages < limits.inbox_messages && self.bytes + bytes <= limits.inbox_bytes)
+    }
+
+    fn release(&mut self, messages: usize, bytes: usize, limits: &Limits) -> bool {
+        self.messages -= messages;
+        self.bytes -= bytes;
+        // Half empty: not a wake-up for every message.
+        let room = self.messages <= limits.inbox_messages / 2 && self.bytes <= limits.inbox_bytes / 2;
+        room && std::mem::take(&mut self.blocked)
+    }
+
+    /// True if the caller has to see that it is dispatched.
+    fn add(&mut self, item: Item) -> bool {
+        self.over |= matches!(item, Item::Gone(_));
+        self.items.push_back(item);
+        !std::mem::replace(&mut self.claimed, true)
+    }
+}
+
+/// How many messages, and bytes of them, fit until the inbox is full.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+}
+
+/// The outcome of [`Inbox::put`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// It is there, and somebody is going to dispatch it.
+    Taken,
+    /// It is there, and the caller has to see that it is dispatched.
+    Wake,
+    /// There is no room. The caller stops reading the link until [`Inbox::release`] says that there is.
+    Full,
+    /// The peer has ended, and the message is lost with it.
+    Over,
+}
+
+impl Inbox {
+    /// Adds a message made by `make`, of `bytes` bytes, if there is room.
+    pub(super) fn put(&self, bytes: usize, limits: &Limits, make: impl FnOnce() -> Item) -> Put {
+        let mut state = lock(&self.0);
+        if state.over {
+            return Put::Over;
+        }
+        if !state.has_room(bytes, limits) {
+            (state.blocked, state.refused) = (true, true);
+            return Put::Full;
+        }
+        state.messages += 1;
+        state.bytes += bytes;
+        if state.add(make()) { Put::Wake } else { Put::Taken }
+    }
+
+    /// Claims an empty inbox for a thread that dispatches what it has read itself, and counts the first message, of `bytes`
+    /// bytes. Returns the room for it and those that follow. There is at least as much as long as the thread reads the peer's
+    /// links: nothing else uses it up.
+    pub(super) fn claim(&self, bytes: usize, limits: &Limits) -> Option<Room> {
+        let mut state = lock(&self.0);
+        if state.over || state.claimed || !state.items.is_empty() || !state.has_room(bytes, limits) {
+            return None;
+        }
+        let messages = limits.inbox_messages.saturating_sub(state.messages);
+        let room = Room { messages, bytes: limits.inbox_bytes.saturating_sub(state.bytes) };
+        state.claimed = true;
+        state.messages += 1;
+        state.bytes += bytes;
+        Some(room)
+    }
+
+    /// Counts `messages` of `bytes` in all that wait elsewhere, for which [`claim`](Self::claim) has found room.
+    pub(super) fn count(&self, messages: usize, bytes: usize) {
+        let mut state = lock(&self.0);
+        state.messages += messages;
+        state.bytes += bytes;
+    }
+
+    /// Accounts for a message that waits elsewhere: [`Put::Taken`] if it may.
+    pub(super) fn charge(&self, bytes: usize, limits: &Limits) -> Put {
+        let mut state = lock(&self.0);
+        if state.over {
+            return Put::Over;
+        }
+        if !state.has_room(bytes, limits) {
+            (state.blocked, state.refused) = (true, true);
+            return Put::Full;
+        }
+        state.messages += 1;
+        state.bytes += bytes;
+        Put::Taken
+    }
+
+    /// Adds what needs no room. True if the caller has to see that it is dispatched.
+    pub(super) fn push(&self, item: Item) -> bool {
+        lock(&self.0).add(item)
+    }
+
+    /// Moves up to `max` items to `into`. The caller has claimed the inbox.
+    pub(super) fn take(&self, max: usize, into: &mut VecDeque<Item>) {
+        let mut state = lock(&self.0);
+        let count = state.items.len().min(max);
+        into.extend(state.items.drain(..count));
+    }
+
+    /// Ends a claim under which `messages` of `bytes` in all were dispatched. Returns whether the link can be read again, see
+    /// [`release`](Self::release), and whether there is more to dispatch: then the claim goes on.
+    pub(super) fn unclaim(&self, messages: usize, bytes: usize, limits: &Limits) -> (bool, bool) {
+        let mut state = lock(&self.0);
+        let room = state.release(messages, bytes, limits);
+        if state.items.is_empty() {
+            // An idle peer keeps little.
+            if state.items.capacity() > 64 {
+                state.items = VecDeque::new();
+            }
+            state.claimed = false;
+        }
+        (room, state.claimed)
+    }
+
+    /// `messages` of `bytes` in all have been dispatched. True if the link can be read again.
+    pub(super) fn release(&self, messages: usize, bytes: usize, limits: &Limits) -> bool {
+        lock(&self.0).release(messages, bytes, limits)
+    }
+
+    /// Whether there is room, although the link was told that there is none. Only the flag is looked at: see
+    /// [`release`](Self::release).
+    pub(super) fn has_room_again(&self) -> bool {
+        let state = lock(&self.0);
+        state.refused && !state.blocked
+    }
+
+    /// The link is read again.
+    pub(super) fn read_on(&self) {
+        lock(&self.0).refused = false;
+    }
+
+    /// Takes all items of a peer that nobody dispatches any more.
+    pub(super) fn drain(&self) -> VecDeque<Item> {
+        std::mem::take(&mut lock(&self.0).items)
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        lock(&self.0).blocked
+    }
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+//! Takes each frame that a link brings, and does what it asks for.
+
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::exposed::Refusal;
+use super::handlers::{Handler, Handlers};
+use super::head::{Head, Operation};
+use super::inbox::{Bytes, Item, Offer, Put};
+use super::line::Line;
+use super::long::{DELIVERED, Long, REFUSED};
+use super::mappings::{Mapping, Place};
+use super::member::Member;
+use super::offers::Delivery;
+use super::peer::Peer;
+use super::reads::{Finished, Reads};
+use super::received::Message;
+use super::tokens::Token;
+use super::wire::{Landing, Sink};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Ordering, lock};
+use crate::wire::Reader;
+
+/// Takes the frames of one link.
+pub(super) struct Incoming<'a> {
+    handlers: &'a Handlers,
+    member: &'a Arc<Member>,
+    line: &'a Arc<Line>,
+    /// Takes messages to callbacks while that keeps their order.
+    batch: Option<&'a mut Batch>,
+    /// The link is not read on, for lack of room.
+    blocked: bool,
+}
+
+impl<'a> Incoming<'a> {
+    pub(super) fn new(
+        handlers: &'a Handlers,
+        member: &'a Arc<Member>,
+        line: &'a Arc<Line>,
+        mut batch: Option<&'a mut Batch>,
+    ) -> Self {
+        if let Some(batch) = &mut batch {
+            batch.open();
+        }
+        Self { handlers, member, line, batch, blocked: false }
+    }
+
+    /// The link is not read any more in this round; returns whether it has to wait for room.
+    pub(super) fn end(mut self) -> bool {
+        self.close_batch();
+        self.blocked
+    }
+
+    /// What follows goes to the inbox.
+    fn close_batch(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            batch.close();
+        }
+    }
+    /// A message, with an offer of long data if `offer` is one.
+    fn message(&mut self, head: Head, body: &[u8], offer: Option<Offer>) -> Result<bool> {
+        let member = self.member;
+        let limits = &member.hub.limits;
+        if body.len() > limits.eager {
+            let text = format!("a message of {} bytes is above the limit of {}", body.len(), limits.eager);
+            return Err(broken(text));
+        }
+        let bytes = || Bytes::inline(body).unwrap_or_else(|| Bytes::Buffer(member.hub.copy(body)));
+        match self.handlers.get(head.kind) {
+            Some(Handler::Callback(_)) => {
+                let offer = offer.map(|offer| Box::new((self.line.clone(), offer)));
+                let make = || Item::Message(head.kind, bytes(), offer);
+                if let Some(batch) = &mut self.batch
+                    && batch.takes(member, body.len(), limits)
+                {
+                    batch.add(make());
+                    return Ok(true);
+                }
+                match member.inbox.put(body.len(), limits, make) {
+                    Put::Taken | Put::Over => {}
+                    Put::Wake => member.hub.add_ready(member.clone()),
+                    Put::Full => return Ok(self.block()),
+                }
+            }
+            Some(Handler::Queue(queue)) => {
+                self.close_batch();
+                match member.inbox.charge(body.len(), limits) {
+                    Put::Taken | Put::Wake => {}
+                    Put::Full => return Ok(self.block()),
+                    Put::Over => return Ok(true),
+                }
+                let peer = Peer { member: member.clone() };
+                let long = offer.map(|offer| Box::new(Long::new(peer.clone(), self.line.clone(), offer)));
+                lock(queue).push_back(Message { peer, kind: head.kind, bytes: bytes(), long });
+                member.hub.wake();
+            }
+            None => {
+                let (kind, rank) = (head.kind, member.rank);
+                if self.line.tell_unknown(kind)? {
+                    log::warn!(
+                        "dropped messages of kind {kind} of rank {rank}: nothing is registered for it"
+                    );
+                    member.mark_dirty();
+                }
+                if let Some(offer) = offer {
+                    member.tell(self.line, Operation::LongDone, 0, offer.id, &[REFUSED])?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn long(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+        let mut r = Reader::new(body);
+        let token = Token::decode(&mut r)?;
+        if token.generation != self.member.generation {
+            return Err(broken("long data with a token of another messenger".into()));
+        }
+        self.message(head, &body[Token::BYTES..], Some(Offer { id: head.id, token }))
+    }
+
+    fn read(&mut self, head: Head, body: &[u8]) -> Result<()> {
+        let maps = head.operation == Operation::Map;
+        lock(&self.line.serving).add(head.id, body, maps, self.member.hub.limits.read_depth)?;
+        self.member.mark_dirty();
+        Ok(())
+    }
+
+    /// Something has come for a read, which `take` looks at. If the read has ended, its completion is dispatched, before any later read
+    /// can end: another thread may be about to copy that one. The next one can be asked for.
+    fn answered(&mut self, take: impl FnOnce(&mut Reads) -> Result<Option<Finished>>) -> Result<()> {
+        let mut reads = lock(&self.line.reads);
+        if let Some(finished) = take(&mut reads)? {
+            self.close_batch();
+            self.member.deliver(Item::Read(finished));
+        }
+        drop(reads);
+        self.member.mark_dirty();
+        Ok(())
+    }
+
+    /// The owner of memory has handed its descriptor over.
+    fn mapped(&mut self, head: Head, body: &[u8]) -> Result<()> {
+        let place = Place::decode(body)?;
+        // In any case: descriptors and frames come in the same order.
+        let mapping = match self.line.wire.take_descriptor().map(|fd| Mapping::open(fd, place)) {
+            Some(Ok(mapping)) => Some(Arc::new(mapping)),
+            Some(Err(error)) if error.kind() == ErrorKind::Remote => return Err(error),
+            // This process has no room: the owner sends the data instead.
+            Some(Err(error)) => {
+                log::debug!("memory of rank {} is not mapped: {error}", self.member.rank);
+                None
+            }
+            None => None,
+        };
+        self.answered(|reads| reads.mapped(head.id, mapping))
+    }
+
+    fn refused(&mut self, head: Head, body: &[u8]) -> Result<()> {
+        let refusal =
+            body.first().filter(|_| body.len() == 1).and_then(|number| Refusal::from_number(*number));
+        let (kind, why) = match refusal {
+            Some(Refusal::Forged) => (ErrorKind::Authentication, "the token is not one that it gave away"),
+            Some(Refusal::Revoked) => {
+                (ErrorKind::Remote, "the memory is not exposed any more: its token was revoked")
+            }
+            Some(Refusal::Range) => {
+                (ErrorKind::InvalidUsage, "the range is past the end of the exposed memory")
+            }
+            Some(Refusal::Cancelled) => (ErrorKind::Aborted, "it was cancelled"),
+            None => return Err(broken("a refusal without a reason".into())),
+        };
+        let rank = self.member.rank;
+        let error = Error::new(kind, "read", format!("rank {rank} refused a read: {why}")).with_peer(rank);
+        self.answered(|reads| reads.refused(head.id, error))
+    }
+
+    fn long_done(&mut self, head: Head, body: &[u8]) -> Result<()> {
+        let delivery = match body {
+            [DELIVERED] => Delivery::Delivered,
+            [REFUSED] => Delivery::Refused,
+            _ => return Err(broken("an answer to long data that says nothing".into())),
+        };
+        let ended = lock(&self.line.offers).answer(head.id, delivery);
+        self.close_batch();
+        ended.into_iter().for_each(|ended| self.member.deliver(Item::Long(ended)));
+        Ok(())
+    }
+
+    fn block(&mut self) -> bool {
+        self.blocked = true;
+        false
+    }
+}
+
+impl Sink for Incoming<'_> {
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+        self.line.check(head)?;
+        if self.line.has_left() {
+            // Another thread of the peer was sending when it said goodbye: the message is lost with the peer.
+            self.line.count();
+            return Ok(true);
+        }
+        let taken = match head.operation {
+            Operation::Message => self.message(head, body, None)?,
+            Operation::Long => self.long(head, body)?,
+            other => {
+                match other {
+                    Operation::Read | Operation::Map => self.read(head, body)?,
+                    Operation::Data => self.answered(|reads| reads.data(head, body))?,
+                    Operation::Mapped => self.mapped(head, body)?,
+                    Operation::Refused => self.refused(head, body)?,
+                    Operation::Cancel => lock(&self.line.serving).cancel(head.id),
+                    Operation::LongDone => self.long_done(head, body)?,
+                    Operation::Goodbye => self.line.left.store(true, Ordering::Release),
+                    _ => self.member.add_unknown(head.kind),
+                }
+                true
+            }
+        };
+        if taken {
+            self.line.count();
+        }
+        Ok(taken)
+    }
+
+    fn begin(&mut self, head: Head) -> Result<()> {
+        self.line.check(head)?;
+        self.line.count();
+        Ok(())
+    }
+
+    fn landing(&mut self, head: Head, done: usize) -> Result<Landing> {
+        lock(&self.line.reads).landing(head, done)
+    }
+
+    fn landed(&mut self, head: Head, bytes: usize) -> Result<()> {
+        let mut reads = lock(&self.line.reads);
+        let Some(finished) = reads.landed(head, bytes)? else { return Ok(()) };
+        self.close_batch();
+        self.member.deliver(Item::Read(finished));
+        drop(reads);
+        self.member.mark_dirty();
+        Ok(())
+    }
+}
+
+/// The error for a peer that does not keep to the protocol.
+pub(super) fn broken(text: String) -> Error {
+    Error::new(ErrorKind::Remote, "progress", text)
+}

@@ -1,0 +1,152 @@
+//! One link to a peer: its wire, and what has to keep its order on it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::exposed::Exposures;
+use super::head::{Head, Operation};
+use super::offers::Offers;
+use super::reads::Reads;
+use super::serving::Serving;
+use super::wire::Wire;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
+
+/// The most control frames that may wait for room. A peer that provokes more breaks the protocol.
+const MAX_CONTROL: usize = 1 << 16;
+
+/// Frames that wait for room beyond which a peer is not told of kinds that nothing is registered for.
+const MAX_UNKNOWN_WAITING: usize = 64;
+
+/// A link.
+pub(super) struct Line {
+    pub(super) wire: Box<dyn Wire>,
+    /// Short frames that must not be lost for lack of room, in order.
+    control: Mutex<VecDeque<(Head, Box<[u8]>)>>,
+    /// Reads that this side has asked for, and how many may be open at a time.
+    pub(super) reads: Mutex<Reads>,
+    read_depth: usize,
+    /// The oldest read is to be copied by this side, as far as the last look at the reads tells.
+    pub(super) copies: AtomicBool,
+    /// Reads that the peer has asked for, and of what.
+    pub(super) serving: Mutex<Serving>,
+    exposures: Arc<Exposures>,
+    /// Long messages that this side has sent.
+    pub(super) offers: Mutex<Offers>,
+    /// The number of the next frame. Only whoever makes progress touches it, one thread at a time.
+    expected: AtomicU32,
+    /// The peer has said goodbye on it.
+    pub(super) left: AtomicBool,
+}
+
+impl Line {
+    /// A link over `wire` to a peer that takes `read_depth` requests at a time.
+    pub(super) fn new(wire: Box<dyn Wire>, read_depth: usize, exposures: Arc<Exposures>) -> Self {
+        let reads = Mutex::new(Reads::new(wire.passes_descriptors()));
+        Self {
+            wire,
+            control: Mutex::default(),
+            reads,
+            copies: AtomicBool::new(false),
+            read_depth,
+            serving: Mutex::default(),
+            exposures,
+            offers: Mutex::default(),
+            expected: AtomicU32::new(0),
+            left: AtomicBool::new(false),
+        }
+    }
+
+    /// Queues a short frame that must arrive. The caller marks the peer dirty.
+    pub(super) fn tell(&self, operation: Operation, kind: u16, id: u32, body: &[u8]) -> Result<()> {
+        let mut control = lock(&self.control);
+        if control.len() >= MAX_CONTROL {
+            let text = "the peer asks for more answers than it reads";
+            return Err(Error::new(ErrorKind::Remote, "progress", text));
+        }
+        control.push_back((Head::new(operation, kind, id, body.len()), body.into()));
+        Ok(())
+    }
+
+    /// Queues the news that nothing is registered for `kind`. False if it waits to be sent already, or if so much waits that the peer
+    /// does not read: then it is told of a later message.
+    pub(super) fn tell_unknown(&self, kind: u16) -> Result<bool> {
+        let is_told =
+            |(head, _): &(Head, Box<[u8]>)| (head.operation, head.kind) == (Operation::Unknown, kind);
+        let control = lock(&self.control);
+        if control.len() >= MAX_UNKNOWN_WAITING || control.iter().any(is_told) {
+            return Ok(false);
+        }
+        drop(control);
+        self.tell(Operation::Unknown, kind, 0, &[])?;
+        Ok(true)
+    }
+
+    /// Asks the peer for queued reads, as many as it takes at a time. True if there was room for that.
+    pub(super) fn ask(&self) -> Result<bool> {
+        let push = |operation, id, body: &[u8]| self.wire.push(Head::new(operation, 0, id, body.len()), body);
+        let mut reads = lock(&self.reads);
+        let asked = reads.ask(self.read_depth, push);
+        if reads.can_copy() {
+            self.copies.store(true, Ordering::Relaxed);
+        }
+        asked
+    }
+
+    /// Whether this side has something to copy.
+    pub(super) fn has_copies(&self) -> bool {
+        self.copies.load(Ordering::Relaxed)
+    }
+
+    /// Called about once a second: unmaps memory that was revoked. An error if the peer's host has not answered for too long.
+    pub(super) fn look_after(&self) -> Result<()> {
+        lock(&self.reads).sweep();
+        self.wire.check()
+    }
+
+    /// Pushes queued frames, requests and answers to reads, and sends what is held back. True if nothing is left.
+    pub(super) fn kick(&self) -> Result<bool> {
+        let mut control = lock(&self.control);
+        while let Some((head, body)) = control.front() {
+            if !self.wire.push(*head, body)? {
+                break;
+            }
+            control.pop_front();
+        }
+        let told = control.is_empty();
+        drop(control);
+        let asked = self.ask()?;
+        let served = lock(&self.serving).serve(&self.exposures, &*self.wire)?;
+        Ok(self.wire.kick()? && told && asked && served)
+    }
+
+    /// Checks the number of a frame: it must be the next one.
+    pub(super) fn check(&self, head: Head) -> Result<()> {
+        let expected = self.expected.load(Ordering::Relaxed);
+        if head.sequence == expected {
+            return Ok(());
+        }
+        let text = format!("frame {} arrived instead of {expected}: one was lost or repeated", head.sequence);
+        Err(Error::new(ErrorKind::Remote, "progress", text))
+    }
+
+    /// Counts a frame that was taken.
+    pub(super) fn count(&self) {
+        let expected = self.expected.load(Ordering::Relaxed);
+        self.expected.store(expected.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+}
+
+/// Without what has come on it.
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line")
+            .field("wire", &self.wire.name())
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}

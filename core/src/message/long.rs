@@ -1,0 +1,105 @@
+//! Long data: a message that carries a token, and the receiver's read of what it stands for.
+
+use std::sync::Arc;
+
+use super::head::Operation;
+use super::inbox::Offer;
+use super::line::Line;
+use super::peer::{Peer, Read};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::sync::{Mutex, lock};
+
+/// The body of an answer: the data was read.
+pub(super) const DELIVERED: u8 = 0;
+/// The body of an answer: it was not.
+pub(super) const REFUSED: u8 = 1;
+
+/// Long data that a peer offers. The receiver chooses when, and where to: [`read`](Self::read) it, at any later time. Dropping
+/// it unread refuses it.
+///
+/// ```no_run
+/// # fn f(mut message: aqueduct::message::Message, deadline: aqueduct::Deadline) -> aqueduct::Result<()> {
+/// if let Some(long) = message.long() {
+///     long.read(vec![0; long.len()], deadline, |bytes| println!("{} bytes", bytes.map_or(0, |b| b.len())))?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Long {
+    peer: Peer,
+    length: u64,
+    answer: Pending,
+}
+
+/// The answer that is still to be given, shared with the completion of a read, which takes it.
+type Pending = Arc<Mutex<Option<Answer>>>;
+
+/// The duty to tell the sender what became of the data.
+#[derive(Debug)]
+struct Answer {
+    peer: Peer,
+    line: Arc<Line>,
+    offer: Offer,
+    delivered: bool,
+}
+
+impl Long {
+    pub(super) fn new(peer: Peer, line: Arc<Line>, offer: Offer) -> Self {
+        let length = offer.token.len();
+        let answer = Some(Answer { peer: peer.clone(), line, offer, delivered: false });
+        Self { peer, length, answer: Arc::new(Mutex::new(answer)) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        usize::try_from(self.length).unwrap_or(usize::MAX)
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads the first `into.len()` bytes, usually all; `completion` gets them, and the sender learns that they were delivered, or
+    /// refused if they could not be read. As [`Peer::read`] otherwise. The value may be dropped meanwhile.
+    ///
+    /// # Errors
+    /// As [`Peer::read`]. Then `completion` is not called, and the data can still be read or refused. `InvalidUsage` if it is read
+    /// already.
+    pub fn read(
+        &self,
+        into: Vec<u8>,
+        deadline: impl Into<Deadline>,
+        completion: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
+    ) -> Result<Read> {
+        let Some(answer) = lock(&self.answer).take() else {
+            return Err(Error::usage("read", "this long data was read before; keep the bytes instead"));
+        };
+        let token = answer.offer.token;
+        let pending: Pending = Arc::new(Mutex::new(Some(answer)));
+        let taken = pending.clone();
+        let read = self.peer.read(&token, 0, into, deadline, move |outcome| {
+            if let Some(mut answer) = lock(&taken).take() {
+                answer.delivered = outcome.is_ok();
+            }
+            completion(outcome);
+        });
+        if read.is_err() {
+            *lock(&self.answer) = lock(&pending).take();
+        }
+        read
+    }
+
+    /// Refuses it; the same as dropping it.
+    pub fn refuse(self) {}
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let member = &self.peer.member;
+        let outcome = [if self.delivered { DELIVERED } else { REFUSED }];
+        // If the link is gone, the sender has been told so.
+        let _ = member.tell(&self.line, Operation::LongDone, 0, self.offer.id, &outcome);
+    }
+}

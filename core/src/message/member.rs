@@ -1,0 +1,305 @@
+//! The state of one peer of one generation, which its handles, its messages and the engine share.
+
+use std::sync::Arc;
+
+use super::head::{Head, Operation};
+use super::hub::Hub;
+use super::inbox::{Inbox, Item};
+use super::line::Line;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering, lock};
+
+/// The most kinds of which it is kept that the peer knows nothing of them.
+const MAX_UNKNOWN: usize = 64;
+
+/// A peer.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) rank: u32,
+    pub(super) generation: u64,
+    pub(super) hub: Arc<Hub<Member>>,
+    /// The longest message that both sides take.
+    pub(super) eager: usize,
+    pub(super) inbox: Inbox,
+    /// The link that everything is sent on: the first one, for good, so that messages stay in order.
+    sender: OnceLock<Arc<Line>>,
+    /// All links: two if both sides connected at the same time.
+    lines: Mutex<Vec<Arc<Line>>>,
+    dirty: AtomicBool,
+    /// In the list of peers with deadlines.
+    timed: AtomicBool,
+    /// Why nothing goes to or comes from the peer any more.
+    end: OnceLock<Error>,
+    arrived: AtomicBool,
+    /// Kinds of messages that the peer had nothing registered for, not reported yet.
+    unknown: Mutex<Vec<u16>>,
+    has_unknown: AtomicBool,
+}
+
+impl Member {
+    pub(super) fn new((rank, generation): (u32, u64), hub: Arc<Hub<Self>>, eager: usize) -> Self {
+        Self {
+            rank,
+            generation,
+            hub,
+            eager,
+            inbox: Inbox::default(),
+            sender: OnceLock::default(),
+            lines: Mutex::default(),
+            dirty: AtomicBool::new(false),
+            timed: AtomicBool::new(false),
+            end: OnceLock::default(),
+            arrived: AtomicBool::new(false),
+            unknown: Mutex::default(),
+            has_unknown: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds a link. Fails if the peer has ended meanwhile.
+    pub(super) fn add_line(&self, line: Arc<Line>) -> Result<()> {
+        let mut lines = lock(&self.lines);
+        self.check("connect")?;
+        // Fails for the second link: the first one stays the sender.
+        let _ = self.sender.set(line.clone());
+        lines.push(line);
+        Ok(())
+    }
+
+    pub(super) fn lines(&self) -> Vec<Arc<Line>> {
+        lock(&self.lines).clone()
+    }
+
+    /// The link to send on.
+    #[inline]
+    pub(super) fn sender(&self, op: &'static str) -> Result<&Arc<Line>> {
+        self.sender.get().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, op, format!("no link to rank {} was made", self.rank))
+        })
+    }
+
+    /// `Ok` as long as the peer is there; otherwise why it is not.
+    #[inline]
+    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+        match self.end.get() {
+            None => Ok(()),
+            Some(error) => Err(error.clone().of(op)),
+        }
+    }
+
+    pub(super) fn end(&self) -> Option<&Error> {
+        self.end.get()
+    }
+
+    /// Ends the peer because of `why`; returns its links at the first call. The caller ends what is under way.
+    pub(super) fn finish(&self, why: &Error) -> Option<Vec<Arc<Line>>> {
+        let mut lines = lock(&self.lines);
+        self.end.set(why.clone()).ok()?;
+        Some(std::mem::take(&mut *lines))
+    }
+
+    /// Pushes one frame on the sending link; false if there is no room.
+    #[inline]
+    pub(super) fn push(self: &Arc<Self>, op: &'static str, head: Head, body: &[u8]) -> Result<bool> {
+        let line = self.sender(op)?;
+        let pushed = line.wire.push(head, body).map_err(|error| self.lost(op, &error))?;
+        if line.wire.gathers() {
+            self.mark_dirty();
+        }
+        Ok(pushed)
+    }
+
+    /// Queues a short frame on `line`.
+    pub(super) fn tell(
+        self: &Arc<Self>,
+        line: &Line,
+        operation: Operation,
+        kind: u16,
+        id: u32,
+        body: &[u8],
+    ) -> Result<()> {
+        if self.end().is_some() || self.hub.forked() {
+            // An ended peer is sent nothing more, and a child does not speak for its parent.
+            return Ok(());
+        }
+        line.tell(operation, kind, id, body)?;
+        self.mark_dirty();
+        Ok(())
+    }
+
+    /// Has the next progress send what wires hold back. If all threads of the messenger sleep, it is sent here.
+    #[inline]
+    pub(super) fn mark_dirty(self: &Arc<Self>) {
+        if self.dirty.load(Ordering::Relaxed) || self.dirty.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.hub.is_asleep() && !self.hub.forked() {
+            return self.kick_for_sleeper();
+        }
+        self.hub.add_dirty(self.clone());
+    }
+
+    /// Sends what is held back in place of those who sleep. The flag is clear meanwhile: what comes now is a new reason.
+    #[cold]
+    fn kick_for_sleeper(self: &Arc<Self>) {
+        self.clear_dirty();
+        let all_left = self.lines().iter().all(|line| line.kick().unwrap_or(false));
+        let for_progress =
+            !all_left || self.has_copies() || self.inbox.has_room_again() || self.end().is_some();
+        if for_progress && !self.dirty.swap(true, Ordering::AcqRel) {
+            // The sleeper waits for room from now on, reads on, finds the error, or forgets the links.
+            self.hub.add_dirty(self.clone());
+        }
+    }
+
+    /// Whether memory is left to copy on any link.
+    pub(super) fn has_copies(&self) -> bool {
+        self.lines().iter().any(|line| line.has_copies())
+    }
+
+    /// Begins to look after the peer: what becomes dirty from now on is a new reason.
+    pub(super) fn clear_dirty(&self) {
+        self.dirty.store(false, Ordering::Release);
+        // A sender publishes and then looks at the flag. If it still sees the flag set, the kick that follows sees its frame.
+        crate::sync::fence(Ordering::SeqCst);
+    }
+
+    /// Has progress look at the deadlines of operations of this peer.
+    pub(super) fn mark_timed(self: &Arc<Self>) {
+        if !self.timed.swap(true, Ordering::AcqRel) {
+            self.hub.add_timed(self.clone());
+        }
+    }
+
+    /// Ends the operations whose deadline has passed; returns when the next one is due. `None`: there are none; then the
+    /// peer is no longer in the list.
+    pub(super) fn expire(self: &Arc<Self>) -> Option<Deadline> {
+        // Before looking: what comes after that marks the peer again.
+        self.timed.store(false, Ordering::SeqCst);
+        let mut next: Option<Deadline> = None;
+        for line in self.lines() {
+            let (late, due) = {
+                let mut reads = lock(&line.reads);
+                (reads.expire(), reads.next_deadline())
+            };
+            if !late.is_empty() {
+                // Those behind them may have their turn.
+                self.mark_dirty();
+            }
+            for (id, finished, asked) in late {
+                if asked {
+                    // If the link is gone, nothing comes either.
+                    let _ = self.tell(&line, Operation::Cancel, 0, id, &[]);
+                }
+                self.deliver(Item::Read(finished));
+            }
+            let (ended, long_due) = {
+                let mut offers = lock(&line.offers);
+                (offers.expire(), offers.next_deadline())
+            };
+            ended.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
+            next = [next, due, long_due].into_iter().flatten().min();
+        }
+        if next.is_some() && self.timed.swap(true, Ordering::AcqRel) {
+            // Another thread has put it into the hub's list meanwhile: once is enough.
+            return None;
+        }
+        next
+    }
+
+    /// When the first operation under way is too late.
+    pub(super) fn next_deadline(&self) -> Option<Deadline> {
+        // One lock after the other, never both: `send_long` asks for reads with the offers locked.
+        let of = |line: &Arc<Line>| {
+            let reads = lock(&line.reads).next_deadline();
+            let offers = lock(&line.offers).next_deadline();
+            [reads, offers]
+        };
+        self.lines().iter().flat_map(of).flatten().min()
+    }
+
+    /// Ends the operations of a link that is gone.
+    pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error) {
+        let reads = lock(&line.reads).fail(why);
+        reads.into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
+        let offers = lock(&line.offers).fail(why);
+        offers.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
+    }
+
+    /// Has `item` dispatched after what is there.
+    pub(super) fn deliver(self: &Arc<Self>, item: Item) {
+        if self.inbox.push(item) {
+            self.hub.add_ready(self.clone());
+        }
+    }
+
+    /// The peer has connected to this messenger: told once, before its first message.
+    pub(super) fn arrive(self: &Arc<Self>) {
+        if !self.arrived.swap(true, Ordering::AcqRel) {
+            self.deliver(Item::Arrived);
+        }
+    }
+
+    /// Messages that were waiting have been taken.
+    pub(super) fn release(self: &Arc<Self>, messages: usize, bytes: usize) {
+        if self.inbox.release(messages, bytes, &self.hub.limits) {
+            self.read_on();
+        }
+    }
+
+    /// The inbox had been claimed, and `messages` were dispatched; what has come meanwhile is dispatched next.
+    pub(super) fn dispatched(self: Arc<Self>, messages: usize, bytes: usize) {
+        let (room, more) = self.inbox.unclaim(messages, bytes, &self.hub.limits);
+        if room {
+            self.read_on();
+        }
+        if more {
+            let hub = self.hub.clone();
+            hub.add_ready(self);
+        }
+    }
+
+    #[cold]
+    fn read_on(self: &Arc<Self>) {
+        self.mark_dirty();
+        self.hub.wake();
+    }
+
+    /// The peer has nothing registered for `kind`.
+    pub(super) fn add_unknown(&self, kind: u16) {
+        let mut unknown = lock(&self.unknown);
+        if unknown.len() < MAX_UNKNOWN && !unknown.contains(&kind) {
+            log::warn!("rank {} has nothing registered for messages of kind {kind}", self.rank);
+            unknown.push(kind);
+            self.has_unknown.store(true, Ordering::Release);
+        }
+    }
+
+    /// An error once after the peer has refused a message of `kind`.
+    #[inline]
+    pub(super) fn check_kind(&self, op: &'static str, kind: u16) -> Result<()> {
+        if self.has_unknown.load(Ordering::Relaxed) { self.report_unknown(op, kind) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn report_unknown(&self, op: &'static str, kind: u16) -> Result<()> {
+        let mut unknown = lock(&self.unknown);
+        let Some(index) = unknown.iter().position(|known| *known == kind) else { return Ok(()) };
+        unknown.swap_remove(index);
+        self.has_unknown.store(!unknown.is_empty(), Ordering::Release);
+        let text = format!(
+            "rank {} had nothing registered for kind {kind} and dropped an earlier message: register it there with `on` or \
+             `queue` before the messenger's first progress",
+            self.rank
+        );
+        Err(Error::new(ErrorKind::Remote, op, text).with_peer(self.rank))
+    }
+
+    /// The error of a peer whose link has failed.
+    pub(super) fn lost(&self, op: &'static str, why: &Error) -> Error {
+        match self.end() {
+            Some(end) => end.clone().of(op),
+            None => Error::peer_lost(op, self.rank, why.message()).with_source(why.clone()),
+        }
+    }
+}

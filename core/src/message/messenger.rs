@@ -1,0 +1,266 @@
+//! A member of a job that sends and receives messages.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::address::Address;
+use super::config::MessengerConfig;
+use super::dispatch::{Watcher, finish};
+use super::door::Door;
+use super::engine::Engine;
+use super::hello::{Hello, Verdict};
+use super::hub::Hub;
+use super::peer::Peer;
+use super::tcp::Scratch;
+use super::thread::Runner;
+use super::verbs::Nic;
+use crate::bootstrap::Bootstrap;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::logging::host_identity;
+use crate::net::{
+    Address as Socket, Claims, Frame, Handler as LinkHandler, Link, Listener, Network, Reactor,
+    ReactorConfig, choose, purpose, random_bytes,
+};
+use crate::sync::{Mutex, OnceLock, lock};
+
+/// The most interfaces to listen on.
+const MAX_INTERFACES: usize = 8;
+
+/// One member of a job: it listens, connects to others by their [`Address`], sends messages and dispatches those that
+/// arrive.
+///
+/// Bytes move when somebody makes progress: [`poll`](Self::poll) in a loop for the lowest latency,
+/// [`wait`](Self::wait) to sleep meanwhile. [`progress`](Self::progress) moves bytes and runs no code of the user's;
+/// [`dispatch`](Self::dispatch) runs callbacks. Connections of others are answered by a service thread in any case.
+#[derive(Debug)]
+pub struct Messenger {
+    pub(super) core: Arc<Core>,
+    /// Ends before `core` does: it calls into it.
+    reactor: Option<Reactor>,
+    pub(super) runner: Mutex<Option<Runner>>,
+}
+
+/// Held while connecting to one peer.
+type Connecting = Arc<Mutex<()>>;
+
+/// State that the messenger shares with callbacks of its service thread.
+pub(super) struct Core {
+    pub(super) engine: Arc<Engine>,
+    pub(super) config: MessengerConfig,
+    pub(super) address: Address,
+    pub(super) network: Network,
+    pub(super) me: Hello,
+    /// The RDMA device, if one is wanted and there.
+    pub(super) nic: Option<Arc<Nic>>,
+    pub(super) scratch: Arc<Mutex<Scratch>>,
+    pub(super) watcher: OnceLock<Box<Watcher>>,
+    /// Where the ranks of a bootstrap that was joined are reached.
+    addresses: Vec<Address>,
+    /// Held while connecting to a peer, so that two threads make one connection.
+    pub(super) connecting: Mutex<HashMap<(u32, u64), Connecting>>,
+}
+
+impl Messenger {
+    /// Rank `rank` among those who know the secret of `config`, listening and knowing nobody yet. Ranks only name peers: they
+    /// need not be dense, but two living messengers of a job must not have the same.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for settings that cannot be, and without a secret; `System`, `Exhausted`.
+    pub fn new(rank: u32, config: MessengerConfig) -> Result<Self> {
+        Self::start(rank, config, |_| Ok(Vec::new()))
+    }
+
+    /// As [`new`](Self::new), with the rank and the secret of `bootstrap`; learns the addresses of all its ranks, for
+    /// [`peer`](Self::peer). Collective; connects to nobody.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and those of the bootstrap.
+    pub fn join(
+        bootstrap: &dyn Bootstrap,
+        mut config: MessengerConfig,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Self> {
+        let deadline = deadline.into();
+        config.secret = config.secret.or_else(|| bootstrap.secret());
+        Self::start(bootstrap.rank(), config, |mine| {
+            let all = bootstrap.all_gather(&mine.to_bytes(), deadline)?;
+            all.iter().map(|bytes| Address::from_bytes(bytes)).collect()
+        })
+    }
+
+    fn start(
+        rank: u32,
+        config: MessengerConfig,
+        learn: impl FnOnce(&Address) -> Result<Vec<Address>>,
+    ) -> Result<Self> {
+        config.check()?;
+        let Some(secret) = &config.secret else {
+            let text =
+                "messengers prove a secret to each other: give the job's with `MessengerConfig::with_secret`";
+            return Err(Error::usage("Messenger", text));
+        };
+        if rank == Claims::ANY {
+            return Err(Error::usage("Messenger", format!("{rank} cannot be a rank; use a smaller number")));
+        }
+        let network = config.network(secret);
+        let nic = config.nic();
+        let generation = u64::from_le_bytes(random_bytes()?);
+        let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: rank, to: Claims::ANY };
+        let (mut listeners, mut ips) = (Vec::<Listener>::new(), Vec::<SocketAddr>::new());
+        for interface in choose(&config.interfaces)?.into_iter().take(MAX_INTERFACES) {
+            let listener = network.listen_tcp(interface.ip, claims)?;
+            if let Socket::Tcp(ip) = listener.address() {
+                ips.push(*ip);
+            }
+            listeners.push(listener);
+        }
+        let mut unix = None;
+        // Without a place for sockets, processes of this host are reached over TCP.
+        match config.shared_memory.then(|| network.listen_unix(claims)) {
+            Some(Ok(listener)) => {
+                if let Socket::Unix(path) = listener.address() {
+                    unix = Some(path.clone());
+                }
+                listeners.push(listener);
+            }
+            Some(Err(error)) => log::warn!("messages within this host go over TCP: {error}"),
+            None => {}
+        }
+        let address = Address { rank, generation, host: host_identity(), ips, unix };
+        let addresses = learn(&address)?;
+        let limits = config.limits;
+        let me = Hello {
+            rank,
+            generation,
+            meant: 0,
+            eager: limits.eager as u32,
+            read_depth: u32::try_from(limits.read_depth).unwrap_or(u32::MAX),
+            ring: 0,
+            verbs: 0,
+            verdict: Verdict::Taken,
+        };
+        let hub = Arc::new(Hub::new(limits, generation)?);
+        let engine = Arc::new(Engine::new(hub.clone())?);
+        let as_progress = Arc::downgrade(&engine);
+        hub.set_engine(as_progress);
+        let core = Arc::new(Core {
+            engine,
+            config,
+            address,
+            network,
+            me,
+            nic: nic.clone(),
+            scratch: Arc::default(),
+            watcher: OnceLock::default(),
+            addresses,
+            connecting: Mutex::default(),
+        });
+        let reactor = Reactor::start("aq-message", ReactorConfig::default(), Box::new(NoLinks))?;
+        let host = Arc::downgrade(&core);
+        let door = Arc::new(Door::new(
+            me,
+            nic,
+            Box::new(move |hello, raw, carrier| {
+                if let Some(core) = host.upgrade() {
+                    core.accepted(hello, raw, carrier);
+                }
+            }),
+        )?);
+        reactor.reserve().serve(door.clone());
+        for listener in listeners {
+            let door = door.clone();
+            reactor.accept(
+                listener,
+                Box::new(move |stream| {
+                    door.admit(stream);
+                    true
+                }),
+            );
+        }
+        Ok(Self { core, reactor: Some(reactor), runner: Mutex::default() })
+    }
+
+    /// Where others reach this messenger.
+    pub fn address(&self) -> &Address {
+        &self.core.address
+    }
+
+    /// Connects to the messenger at `address`, or returns the peer if there is a link with it already, whichever side has
+    /// made it. Any thread may call it; others go on meanwhile.
+    ///
+    /// # Errors
+    /// `PeerLost` if nobody answers there, or if it has been restarted since: then it has another address. `Authentication` if it has
+    /// another secret or speaks another version, also where another job has got the port of one that ended. `Timeout`.
+    pub fn connect(&self, address: &Address, deadline: impl Into<Deadline>) -> Result<Peer> {
+        self.core.connect(address, deadline.into()).map(|member| Peer { member })
+    }
+
+    /// The peer of rank `rank` of the bootstrap that was joined; connects to it if there is no link yet.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `InvalidUsage` for a rank that the bootstrap does not have.
+    pub fn peer(&self, rank: u32, deadline: impl Into<Deadline>) -> Result<Peer> {
+        let Some(address) = self.core.addresses.get(rank as usize) else {
+            let count = self.core.addresses.len();
+            let text =
+                format!("rank {rank} is not among the {count} that this messenger has joined; use `connect`");
+            return Err(Error::usage("peer", text));
+        };
+        self.connect(address, deadline)
+    }
+
+    /// Says goodbye to all peers after what was sent to them, and ends. Dropping does the same, within the linger time.
+    ///
+    /// What other threads send meanwhile may be dropped although their sends return `Done`. So are messages that have come and were
+    /// not dispatched, and those that peers send before they learn of the end.
+    ///
+    /// # Errors
+    /// `Timeout` if a peer did not take what was sent until `deadline`; the others got theirs.
+    pub fn close(mut self, deadline: impl Into<Deadline>) -> Result<()> {
+        self.end(deadline.into())
+    }
+
+    fn end(&mut self, deadline: Deadline) -> Result<()> {
+        let Some(reactor) = self.reactor.take() else { return Ok(()) };
+        let runner = lock(&self.runner).take();
+        if self.core.engine.hub.forked() {
+            // The threads are the parent's.
+            std::mem::forget(runner);
+            return Ok(());
+        }
+        drop(reactor);
+        if let Some(runner) = runner {
+            runner.stop(|| self.core.engine.hub.wake());
+        }
+        let (left, sent) = self.core.engine.leave(deadline);
+        finish(&self.core.engine, left);
+        sent
+    }
+}
+
+impl Drop for Messenger {
+    fn drop(&mut self) {
+        if let Err(error) = self.end(Deadline::after(self.core.config.linger)) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// The service thread has listeners and the door, but no framed links.
+struct NoLinks;
+
+impl LinkHandler for NoLinks {
+    fn frame(&mut self, _: &Link, _: Frame) -> Result<()> {
+        Ok(())
+    }
+
+    fn closed(&mut self, _: &Link, _: &Error) {}
+}

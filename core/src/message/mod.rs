@@ -1,0 +1,76 @@
+//! Messages and remote reads between processes: point to point, without a GPU.
+
+mod address;
+mod batch;
+mod carrier;
+mod config;
+mod connecting;
+mod copying;
+mod dispatch;
+mod door;
+mod driving;
+mod engine;
+mod exposed;
+mod farewell;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod handlers;
+mod head;
+mod hello;
+mod hub;
+mod inbox;
+mod incoming;
+mod line;
+mod links;
+mod long;
+mod mappings;
+mod member;
+mod messenger;
+mod offers;
+mod peer;
+mod progress;
+mod reads;
+mod received;
+mod revocation;
+mod ring;
+mod sent;
+mod serving;
+mod shared;
+mod sleeping;
+mod tcp;
+mod tending;
+mod thread;
+mod tokens;
+mod verbs;
+mod wire;
+
+#[cfg(all(test, not(loom)))]
+mod hostile_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(all(test, not(loom)))]
+#[path = "tests/mod.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same tests over another wire")]
+mod tests_over_rings;
+#[cfg(all(test, not(loom)))]
+#[path = "tests/mod.rs"]
+#[allow(clippy::duplicate_mod, reason = "the same tests over another wire")]
+mod tests_over_verbs;
+
+#[doc(hidden)]
+pub use ring::BareRing;
+
+pub use crate::net::{Secret, SecretText};
+pub use address::Address;
+pub use config::{MAX_EAGER, MessengerConfig};
+pub use dispatch::PeerEvent;
+pub use exposed::{Exposed, Memory};
+pub use handlers::Queue;
+pub use long::Long;
+pub use messenger::Messenger;
+pub use offers::Delivery;
+pub use peer::{Peer, Read};
+pub use received::Message;
+pub use sent::{Reason, Sent};
+pub use shared::SharedMemory;
+pub use tokens::Token;

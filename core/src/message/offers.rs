@@ -1,0 +1,105 @@
+//! Long messages that the peer has not answered yet, on the side of the sender.
+
+use std::collections::BTreeMap;
+
+use super::exposed::Exposed;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+
+/// The receiver's answer to an offer of long data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The receiver has read the data.
+    Delivered,
+    /// The receiver does not want the data, or could not read it.
+    Refused,
+}
+
+/// Told what became of long data.
+pub(super) type Delivered = Box<dyn FnOnce(Result<Delivery>) + Send>;
+
+/// A long message that has ended, before its completion has run.
+pub(super) struct Ended {
+    pub(super) completion: Delivered,
+    pub(super) outcome: Result<Delivery>,
+}
+
+/// The long messages of one link.
+#[derive(Default)]
+pub(super) struct Offers {
+    next: u32,
+    open: BTreeMap<u32, Open>,
+    /// No deadline is earlier than this.
+    due: Option<Deadline>,
+    ended: Option<Error>,
+}
+
+struct Open {
+    /// Dropped with the entry: then nobody can read the data any more.
+    _exposed: Exposed,
+    deadline: Deadline,
+    completion: Delivered,
+}
+
+impl Offers {
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The number of the next one; an error if the peer is gone.
+    pub(super) fn next(&self) -> Result<u32> {
+        match &self.ended {
+            None => Ok(self.next),
+            Some(error) => Err(error.clone().of("send_long")),
+        }
+    }
+
+    /// Keeps the message that was pushed with the number [`next`](Self::next).
+    pub(super) fn add(&mut self, exposed: Exposed, deadline: Deadline, completion: Delivered) {
+        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+        self.open.insert(self.next, Open { _exposed: exposed, deadline, completion });
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The receiver's answer. One that comes after the deadline is not for anybody.
+    pub(super) fn answer(&mut self, id: u32, delivery: Delivery) -> Option<Ended> {
+        let open = self.open.remove(&id)?;
+        Some(Ended { completion: open.completion, outcome: Ok(delivery) })
+    }
+
+    /// When to look at the deadlines; `None` if there are none.
+    pub(super) fn next_deadline(&self) -> Option<Deadline> {
+        self.due.filter(|_| !self.open.is_empty())
+    }
+
+    /// Those whose deadline has passed.
+    pub(super) fn expire(&mut self) -> Vec<Ended> {
+        if self.due.is_none_or(|due| !due.expired()) {
+            return Vec::new();
+        }
+        let late: Vec<u32> =
+            self.open.iter().filter(|(_, open)| open.deadline.expired()).map(|(id, _)| *id).collect();
+        let rest = self.open.iter().filter(|(id, _)| !late.contains(id));
+        self.due = rest.map(|(_, open)| open.deadline).min();
+        let end = |id| {
+            let text = "the deadline of long data passed before the receiver had read or refused it";
+            let open = self.open.remove(&id)?;
+            Some(Ended { completion: open.completion, outcome: Err(Error::timeout("send_long", text)) })
+        };
+        late.into_iter().filter_map(end).collect()
+    }
+
+    /// Ends all of them because of `why`.
+    pub(super) fn fail(&mut self, why: &Error) -> Vec<Ended> {
+        self.ended = Some(why.clone());
+        let open = std::mem::take(&mut self.open).into_values();
+        open.map(|open| Ended { completion: open.completion, outcome: Err(why.clone().of("send_long")) })
+            .collect()
+    }
+}
+
+impl std::fmt::Debug for Offers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offers").field("open", &self.open.len()).finish()
+    }
+}

@@ -1,0 +1,271 @@
+//! Handles to peers.
+
+use std::sync::Arc;
+
+use super::copying::IN_CALL;
+use super::exposed::Memory;
+use super::head::{Head, Operation};
+use super::inbox::Item;
+use super::line::Line;
+use super::member::Member;
+use super::offers::Delivery;
+use super::sent::{Reason, Sent};
+use super::tokens::Token;
+use crate::deadline::{Backoff, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::lock;
+
+/// A peer of one generation. Cheap to clone.
+///
+/// A peer whose process died and was started again is another `Peer`: this handle's calls fail with
+/// [`PeerLost`](crate::ErrorKind::PeerLost) from the moment the loss is noticed.
+#[derive(Clone)]
+pub struct Peer {
+    pub(super) member: Arc<Member>,
+}
+
+impl Peer {
+    /// Names the wire that carries messages to it: `tcp`, `shared memory` or `verbs`.
+    pub fn transport(&self) -> &'static str {
+        // A member gets its first link before its first handle is given out, and keeps it.
+        self.member.sender("transport").map_or("none", |line| line.wire.name())
+    }
+
+    /// Its rank.
+    pub fn rank(&self) -> u32 {
+        self.member.rank
+    }
+
+    /// Its generation, see [`Address::generation`](super::Address::generation).
+    pub fn generation(&self) -> u64 {
+        self.member.generation
+    }
+
+    /// Why nothing can be sent any more; `None` while the peer is there.
+    pub fn lost(&self) -> Option<Error> {
+        self.member.end().cloned()
+    }
+
+    /// The longest message that [`send`](Self::send) takes: the smaller limit of the two sides, in bytes.
+    pub fn eager_limit(&self) -> usize {
+        self.member.eager
+    }
+
+    /// Sends a message to whatever the peer has registered for `kind`. Copies `bytes` and never waits; any thread may call it,
+    /// callbacks too.
+    ///
+    /// Messages to one peer are dispatched there in the order in which their sends returned. `Done` does not say that the peer
+    /// has it: if the peer dies, or either side closes meanwhile, what was under way is lost.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for more than [`eager_limit`](Self::eager_limit) bytes; `PeerLost`; `Remote` once after the peer had nothing
+    /// registered for an earlier message of this kind.
+    #[inline]
+    pub fn send(&self, kind: u16, bytes: &[u8]) -> Result<Sent> {
+        let member = &self.member;
+        member.hub.check_process("send")?;
+        member.check("send")?;
+        if bytes.len() > member.eager {
+            return Err(self.too_long(bytes.len()));
+        }
+        member.check_kind("send", kind)?;
+        let head = Head::new(Operation::Message, kind, 0, bytes.len());
+        Ok(if member.push("send", head, bytes)? { Sent::Done } else { Sent::Retry(Reason::Full) })
+    }
+
+    /// As [`send`](Self::send), but makes progress while there is no room. Callbacks should not wait here: they hold up the
+    /// other messages of their peer.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), and `Timeout`.
+    pub fn send_within(&self, kind: u16, bytes: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        let mut backoff = Backoff::new();
+        loop {
+            if self.send(kind, bytes)? == Sent::Done {
+                return Ok(());
+            }
+            if self.progress()? > 0 {
+                backoff = Backoff::new();
+            }
+            deadline.check("send_within", "a peer that receives too slowly")?;
+            backoff.pause(deadline);
+        }
+    }
+
+    /// Sends a message with long data, which the receiver reads when and where it likes, or refuses. `head` is sent at once, as with
+    /// [`send`](Self::send), and is at most [`eager_limit`](Self::eager_limit) bytes long.
+    ///
+    /// `completion` runs in dispatch, exactly once: delivered, refused, or the error that the peer was lost, or that `deadline` has
+    /// passed; after that nobody can read the data any more. After `Retry` and errors it does not run.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); `Exhausted` if too much memory is exposed.
+    pub fn send_long(
+        &self,
+        kind: u16,
+        head: &[u8],
+        data: impl Into<Memory>,
+        deadline: impl Into<Deadline>,
+        completion: impl FnOnce(Result<Delivery>) + Send + 'static,
+    ) -> Result<Sent> {
+        let member = &self.member;
+        member.hub.check_process("send_long")?;
+        member.check("send_long")?;
+        if head.len() > member.eager {
+            return Err(self.too_long(head.len()));
+        }
+        member.check_kind("send_long", kind)?;
+        let line = member.sender("send_long")?;
+        let exposed = member.hub.exposures.expose(data.into())?;
+        let mut offers = lock(&line.offers);
+        if offers.len() >= member.hub.limits.longs {
+            return Ok(Sent::Retry(Reason::TooManyLong));
+        }
+        let id = offers.next()?;
+        let body = [&exposed.token().to_bytes(), head].concat();
+        if !member.push("send_long", Head::new(Operation::Long, kind, id, body.len()), &body)? {
+            return Ok(Sent::Retry(Reason::Full));
+        }
+        offers.add(exposed, deadline.into(), Box::new(completion));
+        drop(offers);
+        member.mark_timed();
+        Ok(Sent::Done)
+    }
+
+    /// Reads `into.len()` bytes at `offset` of the memory that `token` stands for; the owner's program does nothing for it but
+    /// make progress. Never waits. `completion` runs in dispatch, exactly once, with the filled vector or an error.
+    ///
+    /// [`SharedMemory`](super::SharedMemory) of a process of this host and user is mapped at the first read. From then on this side copies it
+    /// without the owner: up to 1 MiB in this call, the rest in progress.
+    ///
+    /// Many reads may be under way. Completions run in the order of the calls; only reads that end early, by
+    /// [`cancel`](Read::cancel) or their deadline, do not wait for their turn. A read of 0 bytes completes, too.
+    ///
+    /// The completion's errors: `Authentication` for a token that the peer did not give away, `Remote` for one that it has revoked,
+    /// `Timeout`, `Aborted` if it was cancelled, `PeerLost`.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a token of another messenger, or of the peer before it was restarted, and for a range past the end;
+    /// `Exhausted` if there are too many reads; `PeerLost`. Then `completion` does not run.
+    pub fn read(
+        &self,
+        token: &Token,
+        offset: u64,
+        into: Vec<u8>,
+        deadline: impl Into<Deadline>,
+        completion: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
+    ) -> Result<Read> {
+        let member = &self.member;
+        member.hub.check_process("read")?;
+        member.check("read")?;
+        if token.generation != member.generation {
+            let text = format!(
+                "the token is not of rank {} as it runs now: ask its owner for a new one, and read from the owner",
+                member.rank
+            );
+            return Err(Error::usage("read", text));
+        }
+        token.check_range("read", offset, into.len() as u64)?;
+        let line = member.sender("read")?;
+        let most = member.hub.limits.reads;
+        let id =
+            lock(&line.reads).add((*token, offset), into, deadline.into(), Box::new(completion), most)?;
+        line.ask()
+            .map_err(|error| member.lost("read", &error))
+            .or_else(|error| self.give_up(line, id, error))?;
+        member.copy(line, IN_CALL);
+        if !lock(&line.reads).is_empty() {
+            member.mark_timed();
+            member.mark_dirty();
+        }
+        Ok(Read { peer: self.clone(), line: line.clone(), id })
+    }
+
+    /// A request that could not be sent: an error here if its completion has not been told yet.
+    fn give_up(&self, line: &Line, id: u32, error: Error) -> Result<bool> {
+        match lock(&line.reads).cancel(id, error.clone()) {
+            Some(_) => Err(error),
+            None => Ok(false),
+        }
+    }
+
+    /// Says goodbye to the peer after what was sent, and ends the link; what is under way with it ends with `Stopped`. The
+    /// peer learns that this side left. Every handle of it is closed.
+    ///
+    /// # Errors
+    /// `Timeout` if the peer did not take what was sent until `deadline`; the link has ended all the same. `InvalidUsage` in a forked
+    /// child.
+    pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        self.member.hub.check_process("close")?;
+        match self.member.hub.engine() {
+            Some(engine) => engine.close(&self.member, deadline.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn progress(&self) -> Result<usize> {
+        match self.member.hub.engine() {
+            Some(engine) => engine.progress(),
+            None => Err(Error::new(ErrorKind::Stopped, "progress", "the messenger was closed")),
+        }
+    }
+
+    #[cold]
+    fn too_long(&self, length: usize) -> Error {
+        let limit = self.member.eager;
+        let text =
+            format!("a message of {length} bytes is longer than the eager limit of {limit}; use `send_long`");
+        Error::usage("send", text)
+    }
+}
+
+/// A read under way. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Read {
+    peer: Peer,
+    line: Arc<Line>,
+    id: u32,
+}
+
+impl Read {
+    /// Gives the read up: its completion gets an `Aborted` error soon, and its vector is dropped. False if it has ended already.
+    pub fn cancel(&self) -> bool {
+        let error =
+            Error::new(ErrorKind::Aborted, "read", "the read was cancelled").with_peer(self.peer.rank());
+        let member = &self.peer.member;
+        let mut reads = lock(&self.line.reads);
+        let Some((finished, asked)) = reads.cancel(self.id, error) else { return false };
+        // Under the lock: whoever closes the messenger meanwhile ends the reads and then runs what was delivered.
+        member.deliver(Item::Read(finished));
+        drop(reads);
+        if asked {
+            // If the link is gone, nothing comes either.
+            let _ = member.tell(&self.line, Operation::Cancel, 0, self.id, &[]);
+        } else {
+            // The one behind it may have its turn.
+            member.mark_dirty();
+        }
+        true
+    }
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Member { rank, generation, .. } = &*self.member;
+        f.debug_struct("Peer")
+            .field("rank", rank)
+            .field("generation", generation)
+            .field("transport", &self.transport())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Peer {
+    /// Whether both are the same peer in the same generation.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.member, &other.member)
+    }
+}
+
+impl Eq for Peer {}

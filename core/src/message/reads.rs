@@ -1,0 +1,390 @@
+//! Reads from a peer's exposed memory, on the side that asks: in the order of the calls, each ended exactly once.
+//!
+//! The owner answers the reads of a link in the order in which they were asked for, so only the oldest can have data on its way.
+//!
+//! Memory that is mapped is not asked for: the reader copies it when the read is the oldest. The first read of memory that can be
+//! mapped asks for that, and those behind it wait for the answer. So all reads end in the order of the calls, whatever way each
+//! takes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::head::{Head, Operation};
+use super::mappings::{Mapping, Mappings};
+use super::tokens::Token;
+use super::wire::Landing;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire::Writer;
+
+/// Told how a read ended; with the bytes if all came.
+pub(super) type Completion = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
+
+/// A read that has ended, before its completion has run.
+pub(super) struct Finished {
+    pub(super) completion: Completion,
+    pub(super) outcome: Result<Vec<u8>>,
+}
+
+/// The reads of one link.
+#[derive(Default)]
+pub(super) struct Reads {
+    next: u32,
+    queue: VecDeque<Reading>,
+    /// How many at the front of the queue the owner has been asked for.
+    asked: usize,
+    /// The last of these was asked for a mapping. Nothing behind it has been asked for.
+    waits_for_mapping: bool,
+    /// A thread copies for the oldest read, and has taken the place for its bytes.
+    copying: bool,
+    /// Whether the link can carry descriptors.
+    maps: bool,
+    mappings: Mappings,
+    /// Where data of the oldest read lands. Only the thread that pulls touches it, so that memory into which the system
+    /// receives is not freed meanwhile.
+    landing: Option<Vec<u8>>,
+    /// No deadline is earlier than this.
+    due: Option<Deadline>,
+    /// Why there are no reads any more.
+    ended: Option<Error>,
+}
+
+struct Reading {
+    id: u32,
+    token: Token,
+    offset: u64,
+    /// The place for the bytes; moves to `landing` with the first of them.
+    into: Vec<u8>,
+    length: usize,
+    got: usize,
+    way: Way,
+    deadline: Deadline,
+    /// `None` once it was told early: cancelled, or too late.
+    completion: Option<Completion>,
+}
+
+/// How a read gets its bytes.
+#[derive(Clone, Debug)]
+enum Way {
+    /// The owner sends them.
+    Data,
+    /// This side copies them once the memory is mapped.
+    Shared,
+    Mapped(Arc<Mapping>),
+}
+
+/// A copy for the oldest read, made with no lock held.
+pub(super) struct Copying {
+    mapping: Arc<Mapping>,
+    into: Vec<u8>,
+    offset: u64,
+    got: usize,
+}
+
+impl Copying {
+    /// Copies up to `most` bytes. Returns how many, and whether they are valid.
+    pub(super) fn step(&mut self, most: usize) -> (usize, Result<bool>) {
+        let end = self.into.len().min(self.got.saturating_add(most));
+        let piece = &mut self.into[self.got..end];
+        let valid = self.mapping.read(self.offset + self.got as u64, piece);
+        let count = piece.len();
+        self.got = end;
+        (count, valid)
+    }
+}
+
+impl Reads {
+    /// The reads of a link that can carry descriptors if `maps`.
+    pub(super) fn new(maps: bool) -> Self {
+        Self { maps, ..Self::default() }
+    }
+
+    /// Queues a read of `into.len()` bytes; returns its number.
+    pub(super) fn add(
+        &mut self,
+        (token, offset): (Token, u64),
+        into: Vec<u8>,
+        deadline: Deadline,
+        completion: Completion,
+        most: usize,
+    ) -> Result<u32> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone().of("read"));
+        }
+        if self.queue.len() >= most {
+            let text = format!(
+                "{most} reads from this peer are under way; wait for some of them, or raise `with_reads`"
+            );
+            return Err(Error::new(ErrorKind::Exhausted, "read", text));
+        }
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        let (length, completion) = (into.len(), Some(completion));
+        self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+        let way = if self.maps && token.shared { Way::Shared } else { Way::Data };
+        self.queue.push_back(Reading { id, token, offset, into, length, got: 0, way, deadline, completion });
+        Ok(id)
+    }
+
+    /// Asks for reads that were not asked for yet, at most `depth` at a time, with `push`, until that has no room. True if all
+    /// that may be asked for have been.
+    pub(super) fn ask(
+        &mut self,
+        depth: usize,
+        mut push: impl FnMut(Operation, u32, &[u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        while self.asked < depth && !self.waits_for_mapping {
+            let Some(reading) = self.queue.get_mut(self.asked) else { break };
+            reading.find(&mut self.mappings);
+            let operation = match reading.way {
+                Way::Data => Operation::Read,
+                Way::Shared => Operation::Map,
+                // Copied when it is the oldest.
+                Way::Mapped(_) => break,
+            };
+            let mut w = Writer::new();
+            w.raw(&reading.token.to_bytes()).u64(reading.offset).u64(reading.length as u64);
+            if !push(operation, reading.id, w.as_bytes())? {
+                return Ok(false);
+            }
+            self.asked += 1;
+            self.waits_for_mapping = operation == Operation::Map;
+        }
+        Ok(true)
+    }
+
+    /// The owner has handed over the memory of the oldest read, and it is mapped; `None` if this process could not.
+    pub(super) fn mapped(&mut self, id: u32, mapping: Option<Arc<Mapping>>) -> Result<Option<Finished>> {
+        let asked_for = self.waits_for_mapping && self.asked == 1;
+        let reading = oldest(&mut self.queue, self.asked, id)?;
+        if !asked_for || reading.got > 0 {
+            return Err(broken(format!("memory for read {id}, which waits for data")));
+        }
+        (self.asked, self.waits_for_mapping) = (0, false);
+        reading.way = match mapping {
+            Some(mapping) => {
+                let end = reading.offset.checked_add(reading.length as u64);
+                if end.is_none_or(|end| end > mapping.len()) {
+                    return Err(broken(format!("{} bytes of memory for read {id}", mapping.len())));
+                }
+                if self.ended.is_none() {
+                    self.mappings.add(reading.token, mapping.clone());
+                }
+                Way::Mapped(mapping)
+            }
+            None => Way::Data,
+        };
+        if reading.completion.is_none() {
+            self.queue.pop_front();
+        }
+        Ok(None)
+    }
+
+    /// Whether [`begin_copy`](Self::begin_copy) has something to copy.
+    pub(super) fn can_copy(&mut self) -> bool {
+        self.copyable().is_some()
+    }
+
+    /// The oldest read, if it is to be copied and nobody does so.
+    fn copyable(&mut self) -> Option<(&mut Reading, Arc<Mapping>)> {
+        if self.copying || self.asked > 0 || self.ended.is_some() {
+            return None;
+        }
+        let reading = self.queue.front_mut()?;
+        reading.find(&mut self.mappings);
+        match &reading.way {
+            // One that is too late is ended by whoever looks at deadlines.
+            Way::Mapped(mapping) if !reading.deadline.expired() => {
+                let mapping = mapping.clone();
+                Some((reading, mapping))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the oldest read to copy for it, if it is mapped; [`end_copy`](Self::end_copy) must follow.
+    pub(super) fn begin_copy(&mut self) -> Option<Copying> {
+        let (reading, mapping) = self.copyable()?;
+        let into = std::mem::take(&mut reading.into);
+        let copying = Copying { mapping, into, offset: reading.offset, got: reading.got };
+        self.copying = true;
+        Some(copying)
+    }
+
+    /// Takes a copy back, of which the latest piece is valid, or not because the memory was revoked. Returns the read if it has ended.
+    pub(super) fn end_copy(
+        &mut self,
+        copy: Copying,
+        valid: Result<bool>,
+        revoked: impl FnOnce() -> Error,
+    ) -> Option<Finished> {
+        self.copying = false;
+        // It is still the oldest: what is copied for stays in the queue even if it is cancelled.
+        let reading = self.queue.front_mut()?;
+        let valid = match valid {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(revoked()),
+            Err(error) => Err(error),
+        };
+        if valid.is_ok() && copy.got < reading.length && reading.completion.is_some() {
+            (reading.into, reading.got) = (copy.into, copy.got);
+            return None;
+        }
+        let completion = self.queue.pop_front()?.completion?;
+        Some(Finished { completion, outcome: valid.map(|()| copy.into) })
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn mappings(&self) -> usize {
+        self.mappings.len()
+    }
+
+    /// Unmaps memory that is not exposed any more.
+    pub(super) fn sweep(&mut self) {
+        self.mappings.sweep();
+    }
+
+    /// When to look at the deadlines; `None` if there are none.
+    pub(super) fn next_deadline(&self) -> Option<Deadline> {
+        self.due.filter(|_| self.queue.iter().any(|reading| reading.completion.is_some()))
+    }
+
+    /// Where the data of `head` goes that is still to come, `done` bytes having landed.
+    pub(super) fn landing(&mut self, head: Head, done: usize) -> Result<Landing> {
+        let rest = head.length as usize - done;
+        let reading = oldest(&mut self.queue, self.asked, head.id)?;
+        if rest > reading.length - reading.got {
+            return Err(broken(format!("read {} got more bytes than it asked for", head.id)));
+        }
+        if self.landing.is_none() && reading.completion.is_some() {
+            self.landing = Some(std::mem::take(&mut reading.into));
+        }
+        Ok(match &mut self.landing {
+            // Within the buffer: `got + rest` is at most `length`, which is the buffer's.
+            Some(into) => Landing::Memory(into[reading.got..].as_mut_ptr()),
+            None => Landing::Nowhere,
+        })
+    }
+
+    /// `bytes` more have landed. Returns the read if it has all of its bytes.
+    pub(super) fn landed(&mut self, head: Head, bytes: usize) -> Result<Option<Finished>> {
+        let reading = oldest(&mut self.queue, self.asked, head.id)?;
+        reading.got += bytes;
+        if reading.got < reading.length {
+            // Only an owner that never gets on sends frames without data.
+            return if head.length == 0 {
+                Err(broken(format!("read {} got no bytes", head.id)))
+            } else {
+                Ok(None)
+            };
+        }
+        let into = self.landing.take();
+        Ok(self.pop().and_then(|reading| {
+            let outcome = Ok(into.unwrap_or(reading.into));
+            reading.completion.map(|completion| Finished { completion, outcome })
+        }))
+    }
+
+    /// A whole data frame.
+    pub(super) fn data(&mut self, head: Head, body: &[u8]) -> Result<Option<Finished>> {
+        if let Landing::Memory(_) = self.landing(head, 0)?
+            && let (Some(into), Some(reading)) = (&mut self.landing, self.queue.front())
+        {
+            into[reading.got..reading.got + body.len()].copy_from_slice(body);
+        }
+        self.landed(head, body.len())
+    }
+
+    /// The owner does not serve the oldest read, because of `why`.
+    pub(super) fn refused(&mut self, id: u32, why: Error) -> Result<Option<Finished>> {
+        oldest(&mut self.queue, self.asked, id)?;
+        self.landing = None;
+        let reading = self.pop();
+        Ok(reading.and_then(|reading| {
+            reading.completion.map(|completion| Finished { completion, outcome: Err(why) })
+        }))
+    }
+
+    /// Gives up read `id`, if it has not ended. True besides if the owner has been asked for it.
+    pub(super) fn cancel(&mut self, id: u32, why: Error) -> Option<(Finished, bool)> {
+        let index = self.queue.iter().position(|reading| reading.id == id)?;
+        let completion = self.queue[index].completion.take()?;
+        let asked = index < self.asked;
+        if asked {
+            // Its place in the order stays, until the owner has answered.
+            self.queue[index].into = Vec::new();
+        } else if index > 0 || !self.copying {
+            self.queue.remove(index);
+        }
+        Some((Finished { completion, outcome: Err(why) }, asked))
+    }
+
+    /// The reads whose deadline has passed; of each whether the owner has been asked for it.
+    pub(super) fn expire(&mut self) -> Vec<(u32, Finished, bool)> {
+        if self.due.is_none_or(|due| !due.expired()) {
+            return Vec::new();
+        }
+        let open = || self.queue.iter().filter(|reading| reading.completion.is_some());
+        let late: Vec<u32> =
+            open().filter(|reading| reading.deadline.expired()).map(|reading| reading.id).collect();
+        self.due = open().filter(|reading| !late.contains(&reading.id)).map(|reading| reading.deadline).min();
+        let end = |id| {
+            let error = Error::timeout("read", "the deadline of a read passed before its data came");
+            self.cancel(id, error).map(|(finished, asked)| (id, finished, asked))
+        };
+        late.into_iter().filter_map(end).collect()
+    }
+
+    /// Ends all of them because of `why`. The place of data that is landing stays: its owner is the thread that pulls.
+    pub(super) fn fail(&mut self, why: &Error) -> Vec<Finished> {
+        self.ended = Some(why.clone());
+        self.mappings.clear();
+        let completions: Vec<Completion> =
+            self.queue.iter_mut().filter_map(|reading| reading.completion.take()).collect();
+        let outcome = |completion| Finished { completion, outcome: Err(why.clone().of("read")) };
+        completions.into_iter().map(outcome).collect()
+    }
+
+    fn pop(&mut self) -> Option<Reading> {
+        self.asked -= 1;
+        self.waits_for_mapping &= self.asked > 0;
+        let reading = self.queue.pop_front();
+        if self.queue.is_empty() && self.queue.capacity() > 64 {
+            // An idle peer keeps little.
+            self.queue = VecDeque::new();
+        }
+        reading
+    }
+}
+
+impl Reading {
+    /// Looks whether the memory is mapped.
+    fn find(&mut self, mappings: &mut Mappings) {
+        if matches!(self.way, Way::Shared)
+            && let Some(mapping) = mappings.get(&self.token)
+        {
+            self.way = Way::Mapped(mapping);
+        }
+    }
+}
+
+/// The read to which data comes, which must be `id`.
+fn oldest(queue: &mut VecDeque<Reading>, asked: usize, id: u32) -> Result<&mut Reading> {
+    let reading = queue.front_mut().filter(|reading| asked > 0 && reading.id == id);
+    reading.ok_or_else(|| broken(format!("an answer to read {id}, which is not the next one to be answered")))
+}
+
+fn broken(text: String) -> Error {
+    Error::new(ErrorKind::Remote, "progress", text)
+}
+
+impl std::fmt::Debug for Reads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reads").field("queue", &self.queue.len()).field("asked", &self.asked).finish()
+    }
+}

@@ -1,0 +1,95 @@
+//! How a thread, or an outer event loop, sleeps until there is work for a messenger.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::engine::{Engine, Turn};
+use super::tending::CHECK;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::net::ready::{READ, WRITE};
+use crate::sync::{Ordering, lock};
+
+impl Engine {
+    /// Asks for the descriptor to become readable when there is work. True if there is some now; then nothing was asked for.
+    pub(super) fn arm(&self) -> Result<bool> {
+        let mut turn = lock(&self.turn);
+        if !turn.armed {
+            turn.armed = true;
+            self.hub.fall_asleep();
+        }
+        let busy = self.prepare_to_sleep(&mut turn)?;
+        if busy && std::mem::take(&mut turn.armed) {
+            self.hub.awake();
+        }
+        Ok(busy)
+    }
+
+    /// Has every link tell of what comes. True if there is work already.
+    fn prepare_to_sleep(&self, turn: &mut Turn) -> Result<bool> {
+        // Other threads see the sleeper from here on, and send on their own what they push.
+        self.send_all(turn);
+        let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();
+        // No descriptor tells of memory that is still to be copied.
+        busy |= turn.unsent.iter().any(|member| member.has_copies());
+        let links = &mut turn.links;
+        turn.polled.retain(|token| {
+            let Some(link) = links.get_mut(*token) else { return false };
+            // Something that has arrived may show on no descriptor: the link stays polled. An error shows when it is read.
+            link.polled = link.line.wire.arm().unwrap_or(true);
+            busy |= link.polled;
+            link.polled
+        });
+        for (token, link) in turn.links.iter_mut().filter(|(_, link)| !link.blocked) {
+            let wanted = turn.unsent.iter().any(|member| Arc::ptr_eq(member, &link.member))
+                && link.line.wire.waits_for_room();
+            if wanted != link.wants_room {
+                let Some(fd) = link.line.wire.descriptors().into_iter().next() else { continue };
+                let events = READ | if wanted { WRITE } else { 0 };
+                let failed = |error| Error::system("wait", "cannot watch a connection", error);
+                self.epoll.modify(fd, events, token).map_err(failed)?;
+                link.wants_room = wanted;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Sleeps until something can have happened, or `deadline`.
+    pub(super) fn sleep_until(&self, deadline: Deadline) -> Result<()> {
+        self.hub.fall_asleep();
+        let slept = self.sleep_announced(deadline);
+        self.hub.awake();
+        slept
+    }
+
+    fn sleep_announced(&self, deadline: Deadline) -> Result<()> {
+        let mut turn = lock(&self.turn);
+        if self.prepare_to_sleep(&mut turn)? {
+            return Ok(());
+        }
+        self.hub.take_timed(&mut turn.timed);
+        let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();
+        let mut events = std::mem::take(&mut turn.events);
+        let check = (!turn.links.is_empty()).then(|| Deadline::after(CHECK));
+        drop(turn);
+        let until = [due, check].into_iter().flatten().fold(deadline, Deadline::min);
+        let failed = |error| Error::system("wait", "cannot wait for events", error);
+        let waited = self.epoll.wait(until.poll_ms(), &mut events).map_err(failed);
+        // The next progress need not ask again.
+        let mut turn = lock(&self.turn);
+        self.activate(&mut turn, &events);
+        events.clear();
+        turn.events = events;
+        waited
+    }
+
+    /// When the first operation under way is too late.
+    pub(super) fn next_deadline(&self) -> Option<Deadline> {
+        let mut turn = lock(&self.turn);
+        self.hub.take_timed(&mut turn.timed);
+        let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();
+        // Whether the peers' hosts answer is looked at then.
+        let check = (!turn.links.is_empty()).then(|| Deadline::after(CHECK));
+        [due, check].into_iter().flatten().reduce(Deadline::min)
+    }
+}

@@ -1,0 +1,120 @@
+//! Frames over one authenticated TCP socket.
+//!
+//! A message leaves at once if nothing has left since the last progress; further ones are gathered and leave together, when
+//! 16 KiB are full or at the next progress. So one message is as fast as a bare socket, and many share a system call.
+//! Bodies of read replies are neither gathered nor copied at either end.
+
+mod inbound;
+mod liveness;
+mod outbound;
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "fuzzing")]
+pub(super) use inbound::Inbound;
+pub(super) use inbound::Scratch;
+
+#[cfg(not(feature = "fuzzing"))]
+use self::inbound::Inbound;
+use self::inbound::MAX_BODY;
+pub(super) use self::liveness::Liveness;
+use self::outbound::Outbound;
+use super::head::Head;
+use super::wire::{Lent, Sink, Wire};
+use crate::error::Result;
+use crate::net::RawStream;
+use crate::sync::{Mutex, lock};
+
+/// One TCP connection with a peer that has introduced itself.
+#[derive(Debug)]
+pub(super) struct TcpWire {
+    raw: Box<dyn RawStream>,
+    outbound: Mutex<Outbound>,
+    inbound: Mutex<Inbound>,
+    scratch: Arc<Mutex<Scratch>>,
+    liveness: Liveness,
+}
+
+impl TcpWire {
+    /// Holds back at most `send_buffer` bytes of messages. `scratch` is where all wires of a messenger receive. A peer whose host
+    /// does not answer for `timeout` is lost.
+    pub(super) fn new(
+        raw: Box<dyn RawStream>,
+        send_buffer: usize,
+        scratch: Arc<Mutex<Scratch>>,
+        timeout: Option<Duration>,
+    ) -> Self {
+        let liveness = Liveness::new(&*raw, timeout);
+        let (outbound, inbound) = (Mutex::new(Outbound::new(send_buffer)), Mutex::default());
+        Self { raw, outbound, inbound, scratch, liveness }
+    }
+}
+
+impl Wire for TcpWire {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn max_body(&self) -> usize {
+        MAX_BODY
+    }
+
+    fn push(&self, head: Head, body: &[u8]) -> Result<bool> {
+        lock(&self.outbound).push(&*self.raw, head, body)
+    }
+
+    fn push_lent(&self, head: Head, body: Lent) -> Result<bool> {
+        lock(&self.outbound).push_lent(&*self.raw, head, body)
+    }
+
+    fn kick(&self) -> Result<bool> {
+        lock(&self.outbound).kick(&*self.raw)
+    }
+
+    fn pull(&self, sink: &mut dyn Sink) -> Result<usize> {
+        lock(&self.inbound).pull(&*self.raw, &mut lock(&self.scratch), sink)
+    }
+
+    /// The socket is always watched, level-triggered.
+    fn arm(&self) -> Result<bool> {
+        Ok(lock(&self.inbound).has_frames())
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.raw.fd()]
+    }
+
+    fn waits_for_room(&self) -> bool {
+        true
+    }
+
+    fn pull_is_syscall(&self) -> bool {
+        true
+    }
+
+    fn check(&self) -> Result<()> {
+        self.liveness.check(&*self.raw)
+    }
+
+    fn has_arrived(&self) -> bool {
+        let (fd, mut unacknowledged): (_, libc::c_int) = (self.raw.fd().as_raw_fd(), 0);
+        // SAFETY: the request writes one integer, which lives across the call.
+        let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unacknowledged) };
+        if asked < 0 || unacknowledged == 0 {
+            return true;
+        }
+        // A connection that the peer has broken keeps the count of what it never acknowledged.
+        let mut broken = libc::pollfd { fd, events: 0, revents: 0 };
+        // SAFETY: one entry, which lives across the call.
+        let polled = unsafe { libc::poll(&raw mut broken, 1, 0) };
+        polled > 0 && broken.revents & (libc::POLLERR | libc::POLLHUP) != 0
+    }
+
+    fn close(&self, both: bool) {
+        lock(&self.outbound).close();
+        // A socket that is not connected any more needs no shutdown.
+        let _ = self.raw.shutdown(both);
+    }
+}

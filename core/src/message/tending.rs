@@ -1,0 +1,102 @@
+//! The sending part of progress, and deadlines.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::copying::PIECE;
+use super::engine::{Engine, Turn};
+use super::links::Link;
+use super::member::Member;
+use crate::error::Error;
+
+/// How often links are asked whether their peers' hosts answer. A sleeping thread wakes for that.
+pub(super) const CHECK: Duration = Duration::from_secs(1);
+/// How exactly deadlines are kept.
+const TICK: Duration = Duration::from_millis(1);
+
+impl Engine {
+    /// Sends what is held back, and reads on where there is room again. Returns for how many peers something has changed: not
+    /// for those that still have no room, or whoever calls until nothing happens would never sleep.
+    pub(super) fn send_all(&self, turn: &mut Turn) -> usize {
+        if turn.unsent.is_empty() && !self.hub.has_dirty() {
+            return 0;
+        }
+        let mut peers = std::mem::take(&mut turn.dirty);
+        let late = turn.unsent.len();
+        peers.append(&mut turn.unsent);
+        self.hub.take_dirty(&mut peers);
+        let mut count = 0;
+        for (nth, member) in peers.drain(..).enumerate() {
+            member.clear_dirty();
+            let (all_sent, copied) = self.tend(turn, &member);
+            count += copied + usize::from(all_sent || nth >= late);
+        }
+        turn.dirty = peers;
+        count
+    }
+
+    /// Looks after one peer. Returns whether nothing is left to do for it, and how many pieces of mapped memory were copied.
+    fn tend(&self, turn: &mut Turn, member: &Arc<Member>) -> (bool, usize) {
+        if member.end().is_some() {
+            for token in turn.links.of(member) {
+                turn.links.remove(token).inspect(|link| self.unwatch(link));
+            }
+            return (true, 0);
+        }
+        let (mut all_sent, mut copied) = (true, 0);
+        for line in member.lines() {
+            // An error shows when the link is read, after what has come on it.
+            all_sent &= line.kick().unwrap_or(true);
+            copied += member.copy(&line, PIECE);
+            all_sent &= !line.has_copies();
+        }
+        if !all_sent && !turn.unsent.iter().any(|other| Arc::ptr_eq(other, member)) {
+            turn.unsent.push(member.clone());
+        }
+        if !member.inbox.is_blocked() {
+            self.unblock(turn, member);
+        }
+        (all_sent, copied)
+    }
+
+    /// Reads the links of `member` again that were not read for lack of room.
+    fn unblock(&self, turn: &mut Turn, member: &Arc<Member>) {
+        member.inbox.read_on();
+        for (token, link) in turn.links.iter_mut() {
+            if link.blocked && Arc::ptr_eq(&link.member, member) {
+                (link.blocked, link.polled, link.silent) = (false, true, 0);
+                turn.polled.push(token);
+                if let Err(error) = self.watch(token, &link.line) {
+                    log::error!("{error}");
+                }
+            }
+        }
+    }
+
+    /// Looks at deadlines now and then, and less often whether hosts answer; returns the links of those that do not.
+    pub(super) fn watch_clock(&self, turn: &mut Turn) -> Vec<(u64, Error)> {
+        let now = Instant::now();
+        if turn.looked.is_none_or(|looked| now - looked >= TICK) {
+            turn.looked = Some(now);
+            self.expire(turn);
+        }
+        if turn.checked.is_none_or(|checked| now - checked >= CHECK) {
+            turn.checked = Some(now);
+            return self.check_links(turn);
+        }
+        Vec::new()
+    }
+
+    /// The links whose peers' hosts do not answer, and why.
+    fn check_links(&self, turn: &Turn) -> Vec<(u64, Error)> {
+        let failed = |(token, link): (u64, &Link)| link.line.look_after().err().map(|error| (token, error));
+        turn.links.iter().filter_map(failed).collect()
+    }
+
+    /// Ends operations whose deadline has passed.
+    fn expire(&self, turn: &mut Turn) {
+        self.hub.take_timed(&mut turn.timed);
+        turn.timed.retain(|member| member.expire().is_some());
+    }
+}

@@ -1,0 +1,114 @@
+//! Long data: offered with a message, read or refused by the receiver.
+
+use super::*;
+
+#[test]
+fn the_receiver_reads_when_it_likes() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let (sent, read) = (Seen::new(), Seen::new());
+    let data: Vec<Vec<u8>> = [0, 1, 100_000, 5 << 20].map(|length| vec![length as u8 | 1; length]).to_vec();
+    for data in &data {
+        assert_eq!(peer.send_long(1, b"head", data.clone(), SOON, sent.adder()).unwrap(), Sent::Done);
+    }
+    until(&[&a, &b], || offers.len() == data.len());
+    assert_eq!(sent.len(), 0, "nothing is delivered before it was read");
+    for data in &data {
+        let mut message = offers.try_recv().unwrap();
+        assert_eq!(message.bytes(), b"head");
+        let long = message.long().unwrap();
+        assert!(message.long().is_none() && long.len() == data.len());
+        long.read(vec![0; data.len()], SOON, read.adder()).unwrap();
+    }
+    until(&[&a, &b], || sent.len() == data.len());
+    assert!(read.take().into_iter().map(Result::unwrap).eq(data));
+    assert!(sent.take().into_iter().all(|outcome| outcome.unwrap() == Delivery::Delivered));
+}
+
+#[test]
+fn what_is_dropped_or_not_understood_is_refused() {
+    let (a, b) = (messenger(0), messenger(1));
+    b.on(1, |mut message| drop(message.long())).unwrap();
+    b.on(2, drop).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let sent = Seen::new();
+    for kind in [1, 2, 3] {
+        assert_eq!(peer.send_long(kind, b"", vec![1; 100], SOON, sent.adder()).unwrap(), Sent::Done);
+    }
+    until(&[&a, &b], || sent.len() == 3);
+    assert!(sent.take().into_iter().all(|outcome| outcome.unwrap() == Delivery::Refused));
+}
+
+#[test]
+fn long_data_both_ways_at_once() {
+    let (a, b) = (messenger(0), messenger(1));
+    let done = Seen::new();
+    for messenger in [&a, &b] {
+        let add = done.adder();
+        let add = Arc::new(add);
+        let on = move |mut message: Message| {
+            let long = message.long().unwrap();
+            let (length, add) = (long.len(), add.clone());
+            let completion =
+                move |outcome: Result<Vec<u8>>| add(outcome.unwrap().iter().all(|byte| *byte == 9));
+            long.read(vec![0; length], SOON, completion).unwrap();
+        };
+        messenger.on(1, on).unwrap();
+    }
+    let peers = [a.connect(b.address(), SOON).unwrap(), b.connect(a.address(), SOON).unwrap()];
+    for _ in 0..4 {
+        for peer in &peers {
+            let data = vec![9; 3 << 20];
+            assert_eq!(
+                peer.send_long(1, b"", data, SOON, |outcome| assert!(outcome.is_ok())).unwrap(),
+                Sent::Done
+            );
+        }
+    }
+    until(&[&a, &b], || done.len() == 8);
+    assert_eq!(done.take(), [true; 8]);
+}
+
+#[test]
+fn nobody_can_read_after_the_deadline() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let (sent, read) = (Seen::new(), Seen::new());
+    let soon = Duration::from_millis(10);
+    assert_eq!(peer.send_long(1, b"", vec![1; 100], soon, sent.adder()).unwrap(), Sent::Done);
+    until(&[&a, &b], || sent.len() == 1 && offers.len() == 1);
+    assert_eq!(kinds(sent.take()), [Err(ErrorKind::Timeout)]);
+    let long = offers.try_recv().unwrap().long().unwrap();
+    long.read(vec![0; 100], SOON, read.adder()).unwrap();
+    until(&[&a, &b], || read.len() == 1);
+    assert_eq!(kinds(read.take()), [Err(ErrorKind::Remote)]);
+    // The answer to it finds nobody, which is no error.
+    assert_eq!(peer.send_long(1, b"", vec![1; 100], SOON, sent.adder()).unwrap(), Sent::Done);
+    until(&[&a, &b], || offers.len() == 1);
+    assert!(peer.lost().is_none());
+}
+
+#[test]
+fn a_read_that_cannot_begin_leaves_the_offer_open() {
+    let a = messenger(0);
+    let b = Messenger::new(1, config().with_reads(1, 1)).unwrap();
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let (sent, read) = (Seen::new(), Seen::new());
+    for _ in 0..2 {
+        assert_eq!(peer.send_long(1, b"", vec![5; 100], SOON, sent.adder()).unwrap(), Sent::Done);
+    }
+    until(&[&a, &b], || offers.len() == 2);
+    let [first, second] = [(); 2].map(|()| offers.try_recv().unwrap().long().unwrap());
+    first.read(vec![0; first.len()], SOON, read.adder()).unwrap();
+    let refused = second.read(vec![0; second.len()], SOON, |_| panic!("it never began")).unwrap_err();
+    assert_eq!((refused.kind(), second.len()), (ErrorKind::Exhausted, 100));
+    drop(first);
+    until(&[&a, &b], || read.len() == 1);
+    second.read(vec![0; second.len()], SOON, read.adder()).unwrap();
+    until(&[&a, &b], || read.len() == 2 && sent.len() == 2);
+    assert!(read.take().into_iter().all(|bytes| bytes.unwrap() == [5; 100]));
+    assert_eq!(kinds(sent.take()), [Ok(Delivery::Delivered), Ok(Delivery::Delivered)]);
+}

@@ -1,0 +1,182 @@
+//! Remote reads by token.
+
+use super::*;
+
+/// The bytes that rank 1 exposes.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|n| (n * 7 + n / 251) as u8).collect()
+}
+
+#[test]
+fn any_part_of_exposed_memory_is_read_in_order() {
+    let (a, b) = (messenger(0), messenger(1));
+    let bytes = pattern(3 << 20);
+    let exposed = b.expose(bytes.clone()).unwrap();
+    let token = exposed.token();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let mut ranges =
+        vec![(0, 0), (0, 1), (5, 4095), (6, 4096), (7, 4097), (0, bytes.len()), (bytes.len(), 0)];
+    ranges.extend([(1, (512 << 10) - 1), (2, 512 << 10), (3, (512 << 10) + 1), (bytes.len() - 9, 9)]);
+    ranges.extend((0..500).map(|n| (n * 6007, n * 13 % 6000)));
+    let seen = Seen::new();
+    for (index, (offset, length)) in ranges.iter().copied().enumerate() {
+        let add = seen.adder();
+        peer.read(&token, offset as u64, vec![0; length], SOON, move |outcome| {
+            add((index, outcome.unwrap()))
+        })
+        .unwrap();
+    }
+    until(&[&a, &b], || seen.len() == ranges.len());
+    for (index, (number, read)) in seen.take().into_iter().enumerate() {
+        let (offset, length) = ranges[index];
+        assert!(
+            number == index && read == bytes[offset..offset + length],
+            "read {index} of {length} at {offset}"
+        );
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_an_error_of_the_reader() {
+    let (a, b) = (messenger(0), messenger(1));
+    let exposed = b.expose(pattern(100)).unwrap();
+    let token = exposed.token();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let seen = Seen::new();
+    let read = |token: &Token, offset, length| {
+        let add = seen.adder();
+        peer.read(token, offset, vec![0; length], SOON, add)
+    };
+    for (offset, length) in [(0, 101), (100, 1), (101, 0), (u64::MAX, 1)] {
+        assert_eq!(read(&token, offset, length).unwrap_err().kind(), ErrorKind::InvalidUsage);
+    }
+    let own = a.expose(pattern(100)).unwrap();
+    let error = read(&own.token(), 0, 1).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains("rank 1"), "{error}");
+    let mut forged = token;
+    forged.secret[15] ^= 1;
+    let mut longer = token;
+    longer.length = 200;
+    let revoked = b.expose(pattern(10)).unwrap();
+    let old = revoked.token();
+    drop(revoked);
+    read(&forged, 0, 10).unwrap();
+    read(&longer, 50, 100).unwrap();
+    read(&old, 0, 10).unwrap();
+    read(&token, 90, 10).unwrap();
+    until(&[&a, &b], || seen.len() == 4);
+    let expected = [
+        Err(ErrorKind::Authentication),
+        Err(ErrorKind::InvalidUsage),
+        Err(ErrorKind::Remote),
+        Ok(pattern(100)[90..].to_vec()),
+    ];
+    assert_eq!(kinds(seen.take()), expected);
+}
+
+/// The owner makes no progress: the reads end early, and what comes for them later disturbs nothing.
+#[test]
+fn reads_end_early_by_their_deadline_or_when_they_are_cancelled() {
+    let (a, b) = (messenger(0), messenger(1));
+    let bytes = pattern(2 << 20);
+    let exposed = b.expose(bytes.clone()).unwrap();
+    let token = exposed.token();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let seen = Seen::new();
+    let read = |name, deadline| {
+        let add = seen.adder();
+        peer.read(&token, 0, vec![0; 2 << 20], deadline, move |outcome| {
+            add((name, outcome.map(|bytes| bytes.len())))
+        })
+    };
+    let first = read("first", SOON).unwrap();
+    let _late = read("late", Duration::from_millis(20)).unwrap();
+    let cancelled = read("cancelled", SOON).unwrap();
+    let _last = read("last", SOON).unwrap();
+    assert!(cancelled.cancel() && !cancelled.cancel());
+    // The wait ends for the deadline.
+    let start = Instant::now();
+    while seen.len() < 2 {
+        a.wait(SOON).unwrap();
+        a.poll().unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(10));
+    let early: Vec<_> =
+        seen.take().into_iter().map(|(name, outcome)| (name, outcome.unwrap_err().kind())).collect();
+    assert_eq!(early, [("cancelled", ErrorKind::Aborted), ("late", ErrorKind::Timeout)]);
+    // The owner sends a part of the first one, which is then given up.
+    b.poll().unwrap();
+    a.poll().unwrap();
+    let was_open = first.cancel();
+    until(&[&a, &b], || seen.len() == 2);
+    let rest: Vec<_> = seen.take().into_iter().map(|(name, outcome)| (name, outcome.ok())).collect();
+    assert_eq!(rest, [("first", (!was_open).then_some(2 << 20)), ("last", Some(2 << 20))]);
+}
+
+#[test]
+fn memory_that_is_revoked_meanwhile_ends_reads_of_it() {
+    let (a, b) = (messenger(0), messenger(1));
+    let exposed = b.expose(pattern(64 << 20)).unwrap();
+    let token = exposed.token();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let seen = Seen::new();
+    peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap();
+    for _ in 0..3 {
+        a.poll().unwrap();
+        b.poll().unwrap();
+    }
+    exposed.revoke();
+    until(&[&a, &b], || seen.len() == 1);
+    assert_eq!(seen.take().pop().unwrap().unwrap_err().kind(), ErrorKind::Remote);
+}
+
+#[test]
+fn there_are_only_so_many_reads() {
+    let a = Messenger::new(0, config().with_reads(10, 3)).unwrap();
+    let b = Messenger::new(1, config().with_reads(10, 2)).unwrap();
+    let exposed = b.expose(pattern(100)).unwrap();
+    let token = exposed.token();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let seen = Seen::new();
+    let read = || peer.read(&token, 0, vec![0; 100], SOON, seen.adder());
+    for _ in 0..10 {
+        read().unwrap();
+    }
+    let error = read().unwrap_err();
+    assert!(error.kind() == ErrorKind::Exhausted && error.message().contains("10 reads"), "{error}");
+    until(&[&a, &b], || seen.len() == 10);
+    read().unwrap();
+    until(&[&a, &b], || seen.len() == 11);
+    assert!(seen.take().into_iter().all(|outcome| outcome.unwrap() == pattern(100)));
+}
+
+#[test]
+fn messages_pass_between_the_pieces_of_a_large_read() {
+    let (a, b) = (messenger(0), messenger(1));
+    let bytes = pattern(64 << 20);
+    let exposed = b.expose(bytes.clone()).unwrap();
+    let (order, queue) = (Seen::new(), a.queue(1).unwrap());
+    let arrived = Seen::new();
+    let add = arrived.adder();
+    b.on_peer(move |event| {
+        if let PeerEvent::Connected(peer) = event {
+            add(peer)
+        }
+    })
+    .unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&b], || arrived.len() == 1);
+    let back = arrived.take().remove(0);
+    let add = order.adder();
+    let read = move |outcome: Result<Vec<u8>>| add(outcome.unwrap() == bytes);
+    peer.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, read).unwrap();
+    for _ in 0..3 {
+        a.poll().unwrap();
+        b.poll().unwrap();
+    }
+    assert_eq!(back.send(1, b"short").unwrap(), Sent::Done);
+    until(&[&a, &b], || !queue.is_empty());
+    assert_eq!(order.len(), 0, "the message did not wait for the whole read");
+    until(&[&a, &b], || order.len() == 1);
+    assert_eq!(order.take(), [true]);
+}

@@ -1,0 +1,79 @@
+//! The RDMA device of a messenger.
+#![forbid(unsafe_code)]
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::rdma::{Context, Port, ProtectionDomain, Settings, Verbs};
+use crate::sync::OnceLock;
+
+/// Whether a messenger uses an RDMA device, and which.
+#[derive(Clone, Debug, Default)]
+pub(in crate::message) struct Choice {
+    pub(in crate::message) allowed: bool,
+    /// The verbs to use; libibverbs of this host if `None`.
+    pub(in crate::message) library: Option<Verbs>,
+    /// Names of devices, separated by commas; all if `None`.
+    pub(in crate::message) devices: Option<String>,
+    pub(in crate::message) settings: Settings,
+}
+
+/// An opened device and the port that is used.
+#[derive(Debug)]
+pub(in crate::message) struct Nic {
+    pub(super) context: Context,
+    pub(super) domain: ProtectionDomain,
+    pub(super) port: Port,
+    pub(super) settings: Settings,
+    /// The error that ended all links of the device.
+    failed: OnceLock<Error>,
+}
+
+impl Nic {
+    /// Opens the first device of `choice` that has an active port.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none, with the reason of each; `InvalidUsage` for settings that cannot be and devices that do
+    /// not exist.
+    pub(in crate::message) fn open(choice: &Choice) -> Result<Self> {
+        choice.settings.check()?;
+        let verbs = match &choice.library {
+            Some(verbs) => verbs.clone(),
+            None => Verbs::load(None)?,
+        };
+        let mut reasons = Vec::new();
+        for device in verbs.devices(choice.devices.as_deref())? {
+            match Self::over(device.open(), &choice.settings) {
+                Ok(nic) => return Ok(nic),
+                Err(error) => reasons.push(error.message().to_owned()),
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("there is none".into());
+        }
+        let text = format!("no RDMA device can be used: {}", reasons.join("; "));
+        Err(Error::new(ErrorKind::Unsupported, "Messenger", text))
+    }
+
+    fn over(context: Result<Context>, settings: &Settings) -> Result<Self> {
+        let context = context?;
+        let port = context.active_port(settings)?;
+        let domain = context.protection_domain()?;
+        Ok(Self { context, domain, port, settings: settings.clone(), failed: OnceLock::default() })
+    }
+
+    /// The device's name.
+    pub(in crate::message) fn name(&self) -> &str {
+        self.context.device().name()
+    }
+
+    /// An error if the device has reported that it failed. Costs a system call.
+    pub(super) fn check(&self) -> Result<()> {
+        while let Some(event) = self.context.next_event()? {
+            log::warn!("{}: {event}", self.name());
+            // An event about one queue pair or queue shows in the completions of its link.
+            if let Some(error) = event.error().filter(|_| event.about == crate::rdma::About::Device) {
+                let _ = self.failed.set(error);
+            }
+        }
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+}

@@ -1,0 +1,99 @@
+//! When a service thread comes to a pollable, and when no more.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use super::reactor::{idle, reactor, told};
+use super::*;
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+
+#[test]
+fn a_pollable_that_is_forgotten_is_polled_no_more() {
+    let (reactor, _seen) = reactor();
+    let (thing, polls, _whys) = told(false);
+    assert!(!thing.lingers(), "it has nothing to send");
+    let registration = reactor.reserve();
+    registration.serve(thing);
+    next_of(&polls);
+    registration.nudge();
+    next_of(&polls);
+    registration.forget();
+    registration.nudge();
+    let (fence, fences, _whys) = told(false);
+    reactor.reserve().serve(fence);
+    next_of(&fences);
+    assert!(polls.try_recv().is_err());
+}
+
+fn next_of<T>(what: &Receiver<T>) -> T {
+    what.recv_timeout(Duration::from_secs(20)).expect("the service thread did not come")
+}
+
+/// Wants to be polled again after a while, once; tells when it is polled, and when it wants that.
+struct Timed(OwnedFd, Mutex<Option<Duration>>, Sender<(Instant, Option<Instant>)>);
+
+impl Pollable for Timed {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        let now = Instant::now();
+        let at = lock(&self.1).take().map(|pause| now + pause);
+        let _ = self.2.send((now, at));
+        Next::Told(at)
+    }
+
+    fn unserved(&self, why: &crate::Error) {
+        panic!("{why}");
+    }
+}
+
+#[test]
+fn a_pollable_is_polled_when_it_wants_to_be_whatever_others_want() {
+    let (reactor, _seen) = reactor();
+    let serve = |pause| {
+        let socket = idle();
+        let (polled, polls) = channel();
+        reactor.reserve().serve(Arc::new(Timed(socket, Mutex::new(pause), polled)));
+        polls
+    };
+    let waits = serve(Some(Duration::from_millis(200)));
+    let (_, at) = next_of(&waits);
+    let other = serve(None);
+    next_of(&other);
+    let (again, _) = next_of(&waits);
+    assert!(again >= at.unwrap());
+}
+
+/// Has something to send when it is asked for the first time.
+struct Lingers(OwnedFd, AtomicU32);
+
+impl Pollable for Lingers {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        Next::Again
+    }
+
+    fn lingers(&self) -> bool {
+        self.1.fetch_add(1, Ordering::AcqRel) == 0
+    }
+
+    fn unserved(&self, why: &crate::Error) {
+        panic!("{why}");
+    }
+}
+
+#[test]
+fn a_reactor_that_stops_waits_for_pollables_that_have_something_to_send() {
+    let (reactor, _seen) = reactor();
+    let socket = idle();
+    let thing = Arc::new(Lingers(socket, AtomicU32::new(0)));
+    reactor.reserve().serve(thing.clone());
+    drop(reactor);
+    assert_eq!(thing.1.load(Ordering::Acquire), 2);
+}

@@ -1,0 +1,155 @@
+//! Moves: what a block's threads load, reduce and store.
+
+use aqueduct_ptx::plan::unroll;
+
+use super::super::ir::{Buffer, Form, Move, Operand, Place};
+use super::links::{Time, micros, transfer};
+use super::packets::Written;
+use super::sizes::Turn;
+use super::state::Run;
+
+/// Threads of a block that reach its full rates.
+const ALL_THREADS: f64 = 256.0;
+
+/// Bytes of a packet's payload that a thread handles at once.
+const PACKET: u64 = 8;
+
+/// A range of a rank's buffer.
+#[derive(Clone, Copy)]
+struct Side {
+    rank: u32,
+    buffer: Buffer,
+    first: u32,
+    form: Form,
+}
+
+impl Run<'_, '_> {
+    /// The buffers that an operand names: one, or that of each member of a switch, which executors expand in the same way.
+    fn sides(&self, rank: u32, operand: &Operand, each: &mut impl FnMut(Side)) {
+        let Operand { first, form, .. } = *operand;
+        match operand.place {
+            Place::Local(buffer) => each(Side { rank, buffer, first, form }),
+            Place::Remote { rank, buffer } => each(Side { rank, buffer, first, form }),
+            Place::Switch(index) => {
+                let switch = &self.plan.ranks[rank as usize].switches[index as usize];
+                for &rank in &switch.ranks {
+                    each(Side { rank, buffer: switch.buffer, first, form });
+                }
+            }
+        }
+    }
+
+    /// The half of scratch that a rank's call uses.
+    fn half(&self, rank: u32) -> (usize, u32) {
+        let call = self.ranks[rank as usize].call;
+        (if self.plan.settings.double_scratch { call as usize % 2 } else { 0 }, call)
+    }
+
+    /// When the packets of a range have come; `None` if the block waits for some of them.
+    pub(super) fn arrival(
+        &mut self,
+        index: u32,
+        owner: u32,
+        first: u32,
+        (start, end): (u64, u64),
+    ) -> Option<(Time, Time)> {
+        let (half, call) = self.half(self.blocks[index as usize].rank);
+        let base = u64::from(first) * self.sizes.chunk;
+        let packets = &mut self.ranks[owner as usize].packets[half];
+        packets.arrival((base + start, base + end), call).map_err(|byte| packets.wait(byte, index)).ok()
+    }
+
+    /// Notes packets of a rank's call in somebody's scratch.
+    pub(super) fn packets(
+        &mut self,
+        rank: u32,
+        owner: u32,
+        first: u32,
+        (start, end): (u64, u64),
+        times: (Time, Time),
+    ) {
+        let (half, call) = self.half(rank);
+        let base = u64::from(first) * self.sizes.chunk;
+        let written = Written { call, first: times.0, last: times.1 };
+        for waiter in self.ranks[owner as usize].packets[half].put((base + start, base + end), written) {
+            self.wake(waiter, times.0);
+        }
+    }
+
+    pub(super) fn moved(&mut self, index: u32, moved: &Move, turn: Turn<'_>) -> Option<Time> {
+        let rank = self.blocks[index as usize].rank;
+        let (mut sources, mut targets) = (Vec::new(), Vec::new());
+        moved.sources.iter().for_each(|operand| self.sides(rank, operand, &mut |side| sources.push(side)));
+        moved.targets.iter().for_each(|operand| self.sides(rank, operand, &mut |side| targets.push(side)));
+        // A message may end within the range.
+        let exist = |side: &Side| {
+            let chunks = self.plan.ranks[side.rank as usize].chunks(side.buffer);
+            self.sizes.exist(side.buffer, chunks, side.first)
+        };
+        let most = sources.iter().chain(&targets).map(exist).min().unwrap_or(0);
+        let (start, end) = self.sizes.range(moved.count, turn, moved.share);
+        let range = (start.min(most), end.min(most));
+        let bytes = range.1 - range.0;
+
+        let (mut first, mut last) = (0, 0);
+        for source in sources.iter().filter(|source| source.form == Form::Packets && bytes > 0) {
+            let times = self.arrival(index, source.rank, source.first, range)?;
+            (first, last) = (times.0.max(first), times.1.max(last));
+        }
+        let machine = self.machine;
+        let costs = self.costs;
+        let begin = self.blocks[index as usize].threads + costs.step;
+        if bytes == 0 {
+            return Some(self.advance(index, begin, 0));
+        }
+        let (mut local, mut remote, mut unpacked, mut latency): (u64, u64, u64, Time) = (0, 0, 0, 0);
+        let mut linked = 0;
+        for (sides, reads) in [(&sources, true), (&targets, false)] {
+            for side in sides {
+                let packets = side.form == Form::Packets;
+                if packets && reads {
+                    unpacked += 2 * bytes;
+                    continue;
+                }
+                let wire = if packets { 2 * bytes } else { bytes };
+                if side.rank == rank {
+                    local += wire;
+                    latency = latency.max(if reads { costs.local } else { 0 });
+                    continue;
+                }
+                remote += wire;
+                latency = latency.max(if reads { costs.link } else { 0 });
+                let (giver, taker) = if reads { (side.rank, rank) } else { (rank, side.rank) };
+                linked = linked.max(self.links.link(giver, taker, begin, wire, reads));
+            }
+        }
+        let shared = self.links.local(rank, begin, local + unpacked);
+        let threads = self.ranks[rank as usize].threads;
+        let some = (f64::from(threads) / ALL_THREADS).min(1.0);
+        let mut own = transfer(local, some * machine.local_block_gbps)
+            .max(transfer(remote, some * machine.link_block_gbps));
+        if unpacked > 0 {
+            // Threads take what they handle at once, in turns that wait for memory.
+            let units = unroll([sources.len(), targets.len()], true, moved.count == 1, threads);
+            let turn = PACKET * u64::from(units) * u64::from(threads);
+            own += micros(machine.packet_turn_us * bytes as f64 / turn as f64);
+        }
+        let linked = if linked > 0 { linked + latency } else { 0 };
+        // Plain data is on its way while the block waits for packets.
+        let loaded = (begin + latency).max(first + costs.step);
+        let until = (loaded + own).max(last + costs.step).max(linked).max(shared + latency);
+        for target in targets.iter().filter(|target| target.form == Form::Packets) {
+            let hop = if target.rank == rank { costs.local } else { costs.packet };
+            self.packets(rank, target.rank, target.first, range, (loaded + hop, until + hop));
+        }
+        Some(self.advance(index, until, latency + own))
+    }
+
+    /// Sets a block's clocks behind a move. The first thread has its part of the move to do after what it did before.
+    fn advance(&mut self, index: u32, until: Time, takes: Time) -> Time {
+        let state = &mut self.blocks[index as usize];
+        state.threads = until;
+        state.control = until.max(state.control + takes);
+        state.control
+    }
+}

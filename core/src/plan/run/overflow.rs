@@ -1,0 +1,73 @@
+//! How a call whose rows do not fit becomes an error.
+
+use std::sync::Arc;
+
+use aqueduct_ptx::abi::OverflowRecord;
+
+use crate::error::{Error, Result};
+use crate::gpu::{Context, PinnedBuffer};
+use crate::outcome::Outcome;
+use crate::sync::{AtomicU64, Ordering};
+
+/// The record that kernels write, and how much of it has been told.
+#[derive(Debug)]
+pub(super) struct Overflow {
+    record: Arc<PinnedBuffer>,
+    /// Calls that did not fit and of which some wait has said so.
+    told: AtomicU64,
+}
+
+impl Overflow {
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        let record = Arc::new(PinnedBuffer::new(context, size_of::<OverflowRecord>())?);
+        Ok(Self { record, told: AtomicU64::new(0) })
+    }
+
+    /// The record's address for kernels.
+    pub(super) fn record(&self) -> u64 {
+        self.record.device_ptr()
+    }
+
+    fn word(&self, offset: usize) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.record.memory().read(offset, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    fn rank(&self, offset: usize) -> Result<u32> {
+        let mut bytes = [0; 4];
+        self.record.memory().read(offset, &mut bytes)?;
+        Ok(u32::from_ne_bytes(bytes))
+    }
+}
+
+/// Asked once the work is done, and so is the record. The first wait that sees an overflow reports it, and only this one: graphs
+/// that are replayed do not come by here to begin anew.
+impl Outcome for Overflow {
+    fn has_failed(&self) -> bool {
+        let calls = self.word(std::mem::offset_of!(OverflowRecord, calls));
+        calls.map_or(true, |calls| self.told.load(Ordering::Acquire) != calls)
+    }
+
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        use std::mem::offset_of;
+        let calls = self.word(offset_of!(OverflowRecord, calls))?;
+        if self.told.swap(calls, Ordering::AcqRel) == calls {
+            return Ok(());
+        }
+        let bytes = self.word(offset_of!(OverflowRecord, bytes))?;
+        let room = self.word(offset_of!(OverflowRecord, room))?;
+        let sender = self.rank(offset_of!(OverflowRecord, sender))?;
+        let receiver = self.rank(offset_of!(OverflowRecord, receiver))?;
+        let message = match bytes {
+            u64::MAX => format!(
+                "counts and offsets of rank {sender} leave its buffers; no rank has moved anything in this call"
+            ),
+            _ => format!(
+                "rank {sender} has {bytes} bytes for rank {receiver}, which has room for {room}; no rank has moved anything in \
+                 this call"
+            ),
+        };
+        Err(Error::usage(op, message).with_peer(sender))
+    }
+}

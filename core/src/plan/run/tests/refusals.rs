@@ -1,0 +1,108 @@
+//! Ranks that fail, and ranks that have nothing to do.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use cuda_driver_sys::CUresult;
+
+use super::super::super::{Kind, Reduction, samples};
+use super::{
+    Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks, ranks_on,
+};
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind};
+use crate::gpu::{Context, GpuBuffer, Hooks};
+
+thread_local! {
+    /// There is no device memory for this thread.
+    static FULL: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Full;
+
+impl Hooks for Full {
+    fn before_allocation(&self, _: &'static str, _: usize) -> Option<CUresult> {
+        FULL.get().then_some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+}
+
+fn sums() -> ExecutorConfig {
+    ExecutorConfig::default().with_variants([(Element::I32, Some(Reduction::Sum))]).with_max_bytes(1 << 16)
+}
+
+/// Rank 1 has an error of its own kind, and the others say what it said.
+fn all_say<T>(results: Vec<Result<T, Error>>, own: ErrorKind, says: &str) {
+    for (rank, result) in results.into_iter().enumerate() {
+        let error = result.err().unwrap_or_else(|| panic!("rank {rank} hears of no error"));
+        assert_eq!(error.kind(), if rank == 1 { own } else { ErrorKind::Remote }, "rank {rank}: {error}");
+        assert!(error.to_string().contains(says), "rank {rank}: {error}");
+        assert_eq!(error.peer(), (rank != 1).then_some(1), "rank {rank}: {error}");
+    }
+}
+
+#[test]
+fn ranks_without_operations_take_part() {
+    let _alone = alone();
+    let mut plan = samples::two_shot(2);
+    plan.collective.kind = Kind::Custom("two of three".into());
+    let mut idle = plan.ranks[0].clone();
+    (idle.blocks, idle.memory_channels, idle.scratch_chunks) = (Vec::new(), Vec::new(), 0);
+    plan.ranks.push(idle);
+    let comms = ranks(3);
+    let mut rig = Rig::new(&comms, &plan, 480, &[Some(Reduction::Sum)]).unwrap();
+    for elements in [96, 480] {
+        rig.as_simulated(elements, Some(Reduction::Sum));
+    }
+    drop(rig);
+    close(&comms);
+}
+
+#[test]
+fn a_buffer_that_one_rank_cannot_show_is_an_error_of_all() {
+    let _alone = alone();
+    let comms = ranks(3);
+    let plan = samples::two_shot(3);
+    let mut rig = Rig::new(&comms, &plan, 480, &[Some(Reduction::Sum)]).unwrap();
+    let other = Context::new(comms[0].context().device()).unwrap();
+    let foreign = Arc::new(GpuBuffer::new(&other, 4096).unwrap());
+    let show = |comm: &Communicator| {
+        let rank = comm.rank() as usize;
+        let buffer = if rank == 1 { &foreign } else { &rig.sides[rank].input };
+        rig.executors[rank].prepare_buffers(buffer, buffer, LIMIT)
+    };
+    all_say(everywhere(&comms, show), ErrorKind::InvalidUsage, "context");
+    // Nothing of it is left.
+    rig.as_simulated(480, Some(Reduction::Sum));
+    drop(rig);
+    close(&comms);
+}
+
+/// Memory for scratch is allocated after the ranks have agreed about the plan.
+#[test]
+fn a_rank_without_memory_is_an_error_of_all() {
+    let _alone = alone();
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(Arc::new(Full));
+    let comms = ranks_on(&driver, 3);
+    let plan = samples::one_shot(3, true);
+    let prepare = |comm: &Communicator| {
+        FULL.set(comm.rank() == 1);
+        Executor::prepare(comm, &plan, sums(), LIMIT)
+    };
+    all_say(everywhere(&comms, prepare), ErrorKind::Cuda, "OUT_OF_MEMORY");
+    Rig::new(&comms, &plan, 480, &[Some(Reduction::Sum)]).unwrap().as_simulated(480, Some(Reduction::Sum));
+    close(&comms);
+}
+
+#[test]
+fn a_plan_that_reduces_needs_variants() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let plan = samples::two_shot(2);
+    for refused in everywhere(&comms, |comm| Executor::prepare(comm, &plan, ExecutorConfig::default(), LIMIT))
+    {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        assert!(error.to_string().contains("with_variants"), "{error}");
+    }
+    close(&comms);
+}

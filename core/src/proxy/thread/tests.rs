@@ -1,0 +1,71 @@
+//! A proxy alone, without kernels.
+
+use aqueduct_ptx::abi::ProxyTrigger;
+
+use super::*;
+use crate::gpu::{Device, Driver};
+
+/// Tells whether its calls come on a service thread.
+struct Where(mpsc::Sender<bool>);
+
+impl ProxyHandler for Where {
+    fn init(&mut self) -> Result<()> {
+        let _ = self.0.send(service_thread::is_current());
+        Ok(())
+    }
+
+    fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
+        Ok(ProxyHandlerResult::Stop)
+    }
+}
+
+#[test]
+fn handlers_run_on_a_service_thread() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let (tell, told) = mpsc::channel();
+    let proxy = Proxy::start(&context, ProxyConfig::default(), Where(tell)).unwrap();
+    assert!(told.recv().unwrap() && !service_thread::is_current());
+    proxy.stop(Duration::from_secs(20)).unwrap();
+}
+
+/// Has work under way for as long as the test says.
+#[derive(Clone, Default)]
+struct Busy(Arc<(AtomicU32, AtomicU64)>);
+
+impl ProxyHandler for Busy {
+    fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    fn progress(&mut self) -> Result<bool> {
+        let (over, rounds) = &*self.0;
+        rounds.fetch_add(1, Ordering::Relaxed);
+        Ok(over.load(Ordering::Acquire) == 0)
+    }
+}
+
+#[test]
+fn a_proxy_that_is_to_stop_refuses_more_at_once_and_ends_when_its_work_is_done() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let (busy, stream) = (Busy::default(), Stream::new(&context).unwrap());
+    let proxy = Proxy::start(&context, ProxyConfig::default(), busy.clone()).unwrap();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    proxy.report_to(&stream);
+    stream.synchronize(deadline).unwrap();
+    // Each wait asks once for what was reported before it.
+    proxy.report_to(&stream);
+    proxy.begin_stop(deadline);
+    let stopped = |result: Result<()>| result.is_err_and(|error| error.kind() == ErrorKind::Stopped);
+    assert!(stopped(proxy.check()) && stopped(stream.synchronize(deadline)));
+    // The FIFO is closed and empty in the first of these rounds.
+    let (over, rounds) = &*busy.0;
+    let before = rounds.load(Ordering::Relaxed);
+    while rounds.load(Ordering::Relaxed) < before + 5 {
+        assert!(!proxy.is_over(), "it has ended with work under way");
+        assert!(!deadline.expired(), "it has not gone on");
+    }
+    over.store(1, Ordering::Release);
+    proxy.stop(deadline).unwrap();
+}

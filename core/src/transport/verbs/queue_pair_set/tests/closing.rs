@@ -1,0 +1,130 @@
+//! Connections at rest, dropped, aborted, or without their NIC.
+
+use super::*;
+
+/// The memory of what nobody flushes is let go all the same, by threads that may block.
+#[test]
+fn what_nobody_flushes_is_let_go_once_it_is_done() {
+    with_ends(&endpoint(), |rig| {
+        let (memory, told) = rig.telling();
+        let holders = rig.holders();
+        rig.hold();
+        let (dst, src) = (span(&rig.target, 0, LARGE), span(&memory, 0, LARGE));
+        assert!(rig.near.post(&Asked::Write { dst, src }).unwrap());
+        drop(memory);
+        rig.near.kick().unwrap();
+        wait_for("nobody asks for its end", || rig.requests() == [2]);
+        wait_for("nobody listens for its end", || match rig.near.set.progress() {
+            Next::Told(_) | Next::Again => false,
+            next => {
+                assert_eq!(next, LISTENS);
+                true
+            }
+        });
+        assert!(told.try_recv().is_err() && rig.holders() > holders, "it is not done");
+        rig.release();
+        wait_for("the peer's memory is kept", || rig.holders() == holders);
+        assert!(told.try_recv().is_err(), "the service thread frees nothing");
+        wait_for("our memory is kept", || {
+            rig.comm.check().unwrap();
+            told.try_recv().is_ok_and(|thread| thread == thread::current().id())
+        });
+        wait_for("it does not rest", || rig.near.set.progress() == RESTS);
+    });
+}
+
+#[test]
+fn the_service_thread_rests_where_callers_poll() {
+    with_ends(&endpoint(), |rig| {
+        assert_eq!(rig.near.set.progress(), RESTS, "nothing was asked for");
+        rig.hold();
+        assert!(rig.write(0, 0, LARGE));
+        let mark = rig.near.set.mark();
+        assert_eq!(rig.near.set.progress(), RESTS, "whoever flushes polls");
+        let event = Event::new(rig.comm.context()).unwrap();
+        rig.near.set.record(&event, mark).unwrap();
+        assert_eq!(rig.near.set.progress(), LISTENS, "a stream polls nothing");
+        rig.release();
+        event.synchronize(soon()).unwrap();
+        wait_for("it does not rest", || rig.near.set.progress() == RESTS);
+        rig.near.set.unserved(&Error::new(ErrorKind::Internal, "x", "no thread"));
+        assert!(rig.near.check().is_err(), "nobody would move anything on");
+        assert_eq!(rig.near.set.progress(), RESTS);
+        rig.near.set.close();
+        assert_eq!(rig.near.set.progress(), Next::Done);
+    });
+}
+
+/// Its owner drops it with operations that are not done.
+#[test]
+fn a_dropped_connection_lingers_until_everything_is_done() {
+    with_ends(&endpoint(), |rig| {
+        let set = rig.near.set.clone();
+        assert_eq!(Delivery::peer(&*set), PEER);
+        assert!(set.is_delivered() && !set.is_undelivered(), "nothing was asked for");
+        rig.hold();
+        assert!(rig.write(0, 0, LARGE));
+        assert!(!set.is_delivered());
+        assert_eq!(rig.requests(), [2], "its end is asked for");
+        assert!(!set.is_undelivered() && !set.lingers(), "its owner is there");
+        set.close();
+        assert!(set.is_undelivered() && set.lingers());
+        assert_eq!(set.progress(), LISTENS);
+        rig.release();
+        wait_for("the service thread does not finish", || !set.is_undelivered());
+        assert!(set.is_delivered() && !set.lingers() && set.lost().is_none());
+        assert_eq!(set.progress(), Next::Done);
+    });
+}
+
+#[test]
+fn a_dropped_connection_is_gone_once_everything_is_done() {
+    for operations in [0, 1] {
+        with_ends(&endpoint().with_ib_signal(IbSignal::Atomic), |rig| {
+            let holders = rig.holders();
+            let kernels = Arc::downgrade(rig.near.kernel_abort().expect("kernels may wait for signals"));
+            let set = Arc::downgrade(&rig.near.set);
+            (0..operations).for_each(|_| assert!(rig.write(0, 0, LARGE)));
+            let Rig { near, comm, target, .. } = rig;
+            drop(near);
+            wait_for("it stays", || set.strong_count() == 0);
+            wait_for("its device memory stays", || {
+                comm.check().unwrap();
+                kernels.strong_count() == 0
+            });
+            wait_for("the peer's memory stays", || Arc::strong_count(target.remote().unwrap().0) == holders);
+        });
+    }
+}
+
+#[test]
+fn after_an_abort_a_dropped_connection_gives_up() {
+    with_ends(&endpoint(), |rig| {
+        let set = rig.near.set.clone();
+        rig.hold();
+        rig.begin();
+        set.close();
+        wait_for("nobody asks for its end", || rig.requests() == [2]);
+        rig.comm.exchange().group.abort().abort(AbortCause::requested(0, "enough"));
+        wait_for("it lingers", || !set.is_undelivered());
+        assert!(set.is_delivered() && set.check().is_err());
+    });
+}
+
+/// Two connections use the same NIC.
+#[test]
+fn an_event_of_the_nic_ends_those_that_it_is_about() {
+    use rdma_core_sys::ibv_event_type as kind;
+    for event in [kind::IBV_EVENT_QP_FATAL, kind::IBV_EVENT_CQ_ERR] {
+        with_ends(&endpoint().with_queue_pairs(2), |rig| {
+            standin::raise(rig.numbers[1], event);
+            wait_for("it goes on", || rig.near.check().is_err());
+            rig.far.check().unwrap();
+        });
+    }
+    with_ends(&endpoint(), |rig| {
+        standin::raise(rig.numbers[0], kind::IBV_EVENT_DEVICE_FATAL);
+        wait_for("one goes on", || rig.near.check().is_err() && rig.far.check().is_err());
+        assert!(rig.resources.nic(NIC).is_ok());
+    });
+}

@@ -1,0 +1,155 @@
+//! Refusals, and the side that gets each.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+
+use aqueduct::ErrorKind;
+use aqueduct::message::{Address, Messenger, Secret, Sent};
+
+use super::rig::{Log, Rig, SOON, connect, count, numbered, send, settle, until};
+
+/// The sender of a kind that nobody takes learns it, once, and goes on.
+pub(super) fn unknown_kinds(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let seen = Log::of(&b, 1);
+    let peer = connect(&a, &b);
+    assert_eq!(peer.send(77, b"for nobody").unwrap(), Sent::Done);
+    let mut refusal = None;
+    until(&[&a, &b], || {
+        refusal = peer.send(77, b"for nobody").err();
+        refusal.is_some()
+    });
+    let error = refusal.unwrap();
+    assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
+    assert!(error.message().contains("kind 77"), "{error}");
+    send(&[&a, &b], &peer, 1, b"goes on");
+    until(&[&a, &b], || seen.len() == 1);
+    assert!(peer.lost().is_none());
+}
+
+/// A sender that does not care what it is told; the link stays, and messages of known kinds come.
+pub(super) fn a_flood_of_unknown_kinds(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let seen = count(&b, 1);
+    let peer = connect(&a, &b);
+    let mut refused = 0;
+    for number in 0..20_000 {
+        loop {
+            match peer.send(2, &numbered(0, number, 8)) {
+                Ok(Sent::Done) => break,
+                Ok(Sent::Retry(_)) => settle(&[&a, &b]),
+                Err(error) if error.kind() == ErrorKind::Remote => refused += 1,
+                Err(error) => panic!("message {number}: {error}"),
+            }
+        }
+    }
+    until(&[&a, &b], || match peer.send(1, b"at last") {
+        Ok(sent) => sent == Sent::Done,
+        Err(error) => panic!("after {refused} refusals: {error}"),
+    });
+    until(&[&a, &b], || seen.load(Ordering::Acquire) == 1);
+}
+
+pub(super) fn over_the_limit(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let seen = Log::of(&b, 1);
+    let peer = connect(&a, &b);
+    for length in [8193, 100_000, 4 << 20] {
+        let error = peer.send(1, &vec![0; length]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+        assert!(error.message().contains("send_long") && error.message().contains("8192"), "{error}");
+    }
+    send(&[&a, &b], &peer, 1, &[1; 8192]);
+    until(&[&a, &b], || seen.len() == 1);
+}
+
+pub(super) fn registered_twice(rig: &Rig) {
+    let a = rig.messenger(0);
+    a.on(1, drop).unwrap();
+    let queue = a.queue(65535).unwrap();
+    for (kind, error) in [
+        (1, a.on(1, drop).unwrap_err()),
+        (1, a.queue(1).unwrap_err()),
+        (65535, a.on(65535, drop).unwrap_err()),
+        (65535, a.queue(65535).unwrap_err()),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+        assert!(error.message().contains(&kind.to_string()), "{error}");
+    }
+    a.on_peer(drop).unwrap();
+    assert_eq!(a.on_peer(drop).unwrap_err().kind(), ErrorKind::InvalidUsage);
+    assert!(queue.try_recv().is_none());
+}
+
+pub(super) fn other_secrets(rig: &Rig) {
+    let a = rig.messenger(0);
+    let others = rig.config().with_secret(Secret::random().unwrap());
+    let b = Messenger::new(1, others).unwrap();
+    let error = b.connect(a.address(), SOON).unwrap_err();
+    assert_eq!((error.kind(), error.peer()), (ErrorKind::Authentication, Some(0)), "{error}");
+    // The messenger that refused goes on serving others.
+    let c = rig.messenger(2);
+    let seen = Log::of(&a, 1);
+    send(&[&a, &c], &connect(&c, &a), 1, b"hello");
+    until(&[&a, &c], || seen.len() == 1);
+}
+
+/// Strangers at the port send garbage, stop in the middle, or say nothing.
+pub(super) fn strangers(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let seen = Log::of(&b, 1);
+    let peer = connect(&a, &b);
+    let sockets: Vec<SocketAddr> = addresses(b.address());
+    assert!(!sockets.is_empty(), "the messenger listens somewhere");
+    let mut kept = Vec::new();
+    for round in 0..40_usize {
+        let mut stream = TcpStream::connect(sockets[round % sockets.len()]).unwrap();
+        let noise = aqueduct_tests::paint(round * 37, round);
+        // The messenger may have closed the connection already.
+        let _ = stream.write_all(&noise);
+        if round % 2 == 0 {
+            kept.push(stream);
+        }
+        send(&[&a, &b], &peer, 1, &noise[..noise.len().min(100)]);
+    }
+    until(&[&a, &b], || seen.len() == 40);
+    // A connection that was refused is closed, not forgotten.
+    let mut last = TcpStream::connect(sockets[0]).unwrap();
+    let _ = last.write_all(&[0xff; 4096]);
+    last.set_read_timeout(Some(SOON)).unwrap();
+    let mut end = Vec::new();
+    match last.read_to_end(&mut end) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+    }
+}
+
+/// The TCP sockets in an address, of IPv4: its debug text names them.
+pub(super) fn addresses(address: &Address) -> Vec<SocketAddr> {
+    let text = format!("{address:?}");
+    let words = text.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'));
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+pub(super) fn wrong_addresses(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let error = a.connect(a.address(), SOON).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage, "to itself: {error}");
+    let gone = b.address().clone();
+    drop(b);
+    let error = a.connect(&gone, SOON).unwrap_err();
+    assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+    // Every cut and every changed byte of an address is an error, or another address that leads nowhere.
+    let bytes = a.address().to_bytes();
+    for length in 0..bytes.len() {
+        assert!(Address::from_bytes(&bytes[..length]).is_err(), "cut to {length}");
+    }
+    assert!(Address::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+    for text in ["", "aqueduct-messenger:", "aqueduct-messenger:zz", &a.address().to_string()[1..]] {
+        assert!(text.parse::<Address>().is_err(), "{text:?}");
+    }
+    let same: Address = a.address().to_string().parse().unwrap();
+    assert_eq!(&same, a.address());
+    settle(&[&a]);
+}

@@ -1,0 +1,121 @@
+//! Waiting without polling. A wake-up that is lost shows as a wait that ends at its deadline.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use aqueduct::message::{Messenger, Sent};
+
+use super::rig::{Log, Rig, SOON, connect, count, numbered};
+
+/// Polls and sleeps in turn until `done`. Each sleep must end by an event.
+fn sleep_until(messenger: &Messenger, mut done: impl FnMut() -> bool) {
+    while !done() {
+        if messenger.poll().unwrap() == 0 {
+            assert!(messenger.wait(SOON).unwrap(), "nothing has woken the messenger");
+        }
+    }
+}
+
+/// Both sides sleep whenever there is nothing to do.
+pub(super) fn a_message_wakes(rig: &Rig) {
+    let [a, b] = rig.pair();
+    const TRIPS: usize = 2000;
+    b.on(1, |message| assert_eq!(message.reply(2, message.bytes()).unwrap(), Sent::Done)).unwrap();
+    let (back, served) = (count(&a, 2), count(&b, 3));
+    let peer = connect(&a, &b);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sleep_until(&b, || served.load(Ordering::Acquire) == 1));
+        for trip in 0..TRIPS {
+            assert_eq!(peer.send(1, &numbered(0, trip as u32, 8)).unwrap(), Sent::Done);
+            sleep_until(&a, || back.load(Ordering::Acquire) == trip + 1);
+        }
+        assert_eq!(peer.send(3, b"end").unwrap(), Sent::Done);
+    });
+}
+
+/// A message leaves at once if one thread sends it while another one sleeps in `wait`.
+pub(super) fn other_threads_wake(rig: &Rig) {
+    let [a, b] = rig.pair().map(Arc::new);
+    let (seen, end) = (count(&b, 1), count(&a, 2));
+    let (to_b, to_a) = (connect(&a, &b), connect(&b, &a));
+    std::thread::scope(|scope| {
+        scope.spawn(|| sleep_until(&a, || end.load(Ordering::Acquire) == 1));
+        // In bursts, of which only the first message is sent at once.
+        for burst in 0..300 {
+            for n in 0..10 {
+                assert_eq!(to_b.send(1, &numbered(0, n, 8)).unwrap(), Sent::Done);
+            }
+            sleep_until(&b, || seen.load(Ordering::Acquire) == 10 * (burst + 1));
+        }
+        assert_eq!(to_a.send(2, b"").unwrap(), Sent::Done);
+    });
+}
+
+/// An outer event loop: arm, poll(2), poll.
+pub(super) fn an_outer_loop(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let seen = Log::of(&b, 1);
+    let end = count(&a, 2);
+    b.on(3, |message| assert_eq!(message.reply(2, b"").unwrap(), Sent::Done)).unwrap();
+    let peer = connect(&a, &b);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while seen.len() < 1000 {
+                if b.arm().unwrap() {
+                    b.poll().unwrap();
+                    continue;
+                }
+                let mut fd = libc::pollfd { fd: b.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: `fd` is live across the call.
+                let ready = unsafe { libc::poll(&raw mut fd, 1, SOON.as_millis() as i32) };
+                assert_eq!(ready, 1, "the descriptor told of nothing");
+                b.poll().unwrap();
+            }
+            while b.poll().is_ok() && end.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+        });
+        for n in 0..1000 {
+            peer.send_within(1, &numbered(0, n, 8), SOON).unwrap();
+            if n % 10 == 0 {
+                // The other side has time to fall asleep.
+                while seen.len() <= n as usize {
+                    a.poll().unwrap();
+                    std::thread::yield_now();
+                }
+            }
+        }
+        peer.send_within(3, b"", SOON).unwrap();
+        sleep_until(&a, || end.load(Ordering::Acquire) == 1);
+    });
+}
+
+/// A sender whose bytes found no room sleeps; they leave when the receiver has made room.
+pub(super) fn room_wakes(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let peer = connect(&a, &b);
+    let (seen, end) = (count(&b, 1), count(&a, 2));
+    b.on(3, |message| assert_eq!(message.reply(2, b"").unwrap(), Sent::Done)).unwrap();
+    let mut sent = 0;
+    while peer.send(1, &numbered(0, sent, 4000)).unwrap() == Sent::Done {
+        sent += 1;
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sleep_until(&b, || seen.load(Ordering::Acquire) == sent as usize);
+            sleep_until(&b, || end.load(Ordering::Acquire) == 1);
+        });
+        // Both threads poll after an event only.
+        let mut asked = false;
+        sleep_until(&a, || {
+            asked |= !asked && peer.send(3, b"").unwrap() == Sent::Done;
+            end.load(Ordering::Acquire) == 1
+        });
+        // The last sleep of the other side ends by this.
+        while peer.send(3, b"").unwrap() != Sent::Done {
+            a.poll().unwrap();
+        }
+        a.poll().unwrap();
+    });
+}

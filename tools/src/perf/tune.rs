@@ -1,0 +1,231 @@
+//! `aqueduct tune`: measures on this machine up to which size packets pay and how many blocks are best, and writes the table that
+//! built-in collectives then read.
+
+mod choose;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use aqueduct::collective::{Choice, Tuning};
+use aqueduct::comm::DeviceIdentity;
+use aqueduct::internals::env::Env;
+use aqueduct::plan::{Element, Kind};
+
+use super::args::{Args as PerfArgs, Common, Operation};
+use super::collective::Bench;
+use super::need::Need;
+use super::shape::Shape;
+use super::sweep::parse_size;
+use super::timing::Session;
+use crate::refusal::refuse;
+use crate::stdout::Stdout;
+use choose::{best_column, crossover};
+
+/// Packets serve no larger messages: long before, buffers that peers reach are faster.
+const MOST_PACKET: u64 = 4 << 20;
+/// Messages from which on blocks of a direct kernel are compared.
+const LARGE: u64 = 1 << 20;
+
+/// `aqueduct tune`: the table of choices of this machine.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Collectives to measure [default: all]
+    #[arg(value_enum)]
+    operations: Vec<Operation>,
+    /// The table to write. Lines for other collectives and other numbers of ranks that stand there stay
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "aqueduct.tuning")]
+    output: PathBuf,
+    /// Largest message [default: 64M; on the software device 64K]
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size)]
+    max_bytes: Option<u64>,
+    /// Timed iterations per size
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: Option<u32>,
+    /// Calls of the CUDA graph whose replays are timed (0: plain launches)
+    #[arg(short = 'G', long = "graph", default_value_t = 20, value_name = "CALLS")]
+    graph: u32,
+}
+
+/// All collectives that have both ways.
+const ALL: [Operation; 9] = [
+    Operation::AllReduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllToAll,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::Gather,
+    Operation::Scatter,
+    Operation::SendRecv,
+];
+
+pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
+    let operations = if args.operations.is_empty() { ALL.to_vec() } else { args.operations.clone() };
+    if let Some(operation) = operations.iter().find(|operation| operation.collective(0).is_none()) {
+        refuse!("{} is no built-in collective; there is nothing to choose", operation.name());
+    }
+    let rank = Need::none().join()?;
+    if rank.bootstrap.size() < 2 {
+        refuse!("tune works between ranks: run two or more, such as `aqueduct run -n 2 -- aqueduct tune`");
+    }
+    let session = Session::new(&rank);
+    let software = session.software();
+    let ranks = rank.bootstrap.size();
+    let peers = rank.comm.peers();
+    let Some(device) = peers.iter().find_map(|peer| peer.device.clone()) else {
+        bail!("no rank has a device")
+    };
+    let (name, multiprocessors) = (device.name, device.multiprocessors);
+    let alike = |other: &DeviceIdentity| (&other.name, other.multiprocessors) == (&name, multiprocessors);
+    if let Some(other) = peers.iter().filter_map(|peer| peer.device.as_ref()).find(|other| !alike(other)) {
+        refuse!(
+            "a table is for devices that are alike, and here are {name} and {}; start ranks on one sort only",
+            other.name
+        );
+    }
+    // A table that cannot be kept is refused before anything is measured, and by rank 0 alone, which writes it.
+    let mut table = match rank.is_root() {
+        true => existing(&args.output, &name, multiprocessors)?,
+        false => Tuning::new(args.output.display().to_string(), &name, multiprocessors),
+    };
+    rank.barrier()?;
+    let max = args.max_bytes.unwrap_or(if software { 64 << 10 } else { 64 << 20 });
+    let common = Common {
+        check: 0,
+        graph: args.graph,
+        iterations: args.iterations,
+        datatype: Element::F16,
+        ..PerfArgs::all_reduce().common
+    };
+    let machine = Machine { session: &session, common, name, multiprocessors, max };
+    if rank.is_root() {
+        writeln!(Stdout, "# {ranks} ranks of {} with {multiprocessors} multiprocessors", machine.name)?;
+    }
+    for operation in operations {
+        let Some(kind) = operation.collective(0) else { continue };
+        let choice = machine.measure(&operation.name(), &kind)?;
+        table.insert(&kind, ranks, choice)?;
+    }
+    if rank.is_root() {
+        std::fs::write(&args.output, table.to_string())
+            .with_context(|| format!("cannot write {}", args.output.display()))?;
+        let path = args.output.display();
+        writeln!(Stdout, "# {path} written; AQUEDUCT_TUNING={path} on all ranks makes collectives read it")?;
+    }
+    rank.barrier()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The table that lies at `path`, or an empty one.
+fn existing(path: &Path, name: &str, multiprocessors: u32) -> Result<Tuning> {
+    let empty = Tuning::new(path.display().to_string(), name, multiprocessors);
+    if !path.exists() {
+        std::fs::write(path, empty.to_string())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        return Ok(empty);
+    }
+    let table = Tuning::read(path)?;
+    if (table.device(), table.multiprocessors()) != (name, multiprocessors) {
+        refuse!(
+            "{} is for {} with {} multiprocessors, and here is {name} with {multiprocessors}; give another file with --output",
+            path.display(),
+            table.device(),
+            table.multiprocessors()
+        );
+    }
+    Ok(table)
+}
+
+/// What is measured on.
+struct Machine<'a> {
+    session: &'a Session<'a>,
+    common: Common,
+    name: String,
+    multiprocessors: u32,
+    max: u64,
+}
+
+impl Machine<'_> {
+    /// The best choice for a collective. Every rank sees the same times, and so comes to the same.
+    fn measure(&self, name: &str, kind: &Kind) -> Result<Choice> {
+        let rank = self.session.rank;
+        let ranks = rank.bootstrap.size();
+        let shape = Shape::built_in(kind.clone(), ranks);
+        let grain = shape.grain() * self.common.datatype.bytes() as u64;
+        let sizes = |from: u64, to: u64| -> Vec<u64> {
+            let doubled = std::iter::successors(Some(from), |size| Some(2 * size));
+            doubled.take_while(|&size| size <= to).map(|size| size.next_multiple_of(grain)).collect()
+        };
+        // Two halves of scratch, in each packets of twice the bytes from every rank; half of the limit stays for others.
+        let room = Env::get()?.scratch_bytes as u64 / (8 * u64::from(ranks));
+        let most_packet = MOST_PACKET.min(self.max).min(room);
+        let large = sizes(LARGE.min(self.max), self.max);
+        let small = sizes(1 << 10, most_packet);
+        let blocks = self.candidates();
+
+        let direct = self.times(&shape, &large, &blocks, |blocks| Choice {
+            packet_bytes: 0,
+            packet_blocks: blocks,
+            blocks,
+        })?;
+        let blocks_of_direct = blocks[best_column(&direct)];
+        let packets = self.times(&shape, &small, &blocks, |blocks| Choice {
+            packet_bytes: most_packet.next_multiple_of(grain),
+            packet_blocks: blocks,
+            blocks: blocks_of_direct,
+        })?;
+        let best = best_column(&packets);
+        let direct = self.times(&shape, &small, &[blocks_of_direct], |blocks| Choice {
+            packet_bytes: 0,
+            packet_blocks: blocks,
+            blocks,
+        })?;
+        let (packets, direct): (Vec<f64>, Vec<f64>) =
+            packets.iter().zip(&direct).map(|(packets, direct)| (packets[best], direct[0])).unzip();
+        let packet_bytes = crossover(&packets, &direct).map_or(0, |index| small[index]);
+        let choice = Choice { packet_bytes, packet_blocks: blocks[best], blocks: blocks_of_direct };
+        if rank.is_root() {
+            writeln!(
+                Stdout,
+                "# {name}: size (B), packets by {} blocks (us), directly by {} (us)",
+                blocks[best], choice.blocks
+            )?;
+            for ((size, packets), direct) in small.iter().zip(&packets).zip(&direct) {
+                writeln!(Stdout, "{size:>12} {packets:>10.2} {direct:>10.2}")?;
+            }
+            writeln!(Stdout, "# {name}: packets up to {packet_bytes} B")?;
+        }
+        Ok(choice)
+    }
+
+    /// Numbers of blocks to compare.
+    fn candidates(&self) -> Vec<u32> {
+        let all: &[u32] = if self.session.software() { &[1, 2] } else { &[8, 16, 32, 64, 96, 128] };
+        let fitting: Vec<u32> =
+            all.iter().copied().filter(|&blocks| blocks <= self.multiprocessors).collect();
+        if fitting.is_empty() { vec![self.multiprocessors.max(1)] } else { fitting }
+    }
+
+    /// For each size the times of each number of blocks, in microseconds.
+    fn times(
+        &self,
+        shape: &Shape,
+        sizes: &[u64],
+        blocks: &[u32],
+        choice: impl Fn(u32) -> Choice,
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut times = vec![Vec::new(); sizes.len()];
+        for &blocks in blocks {
+            let mut table = Tuning::new("candidate", &self.name, self.multiprocessors);
+            table.insert(shape.kind(), self.session.rank.bootstrap.size(), choice(blocks))?;
+            let bench = Bench::tuned(self.session, &self.common, shape.clone(), sizes, table)?;
+            for (index, times) in times.iter_mut().enumerate() {
+                self.session.progress.row(format!("{} B, {blocks} blocks", sizes[index]));
+                times.push(bench.median_us(index)?);
+            }
+        }
+        Ok(times)
+    }
+}

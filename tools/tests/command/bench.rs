@@ -1,0 +1,35 @@
+//! `aqueduct bench` where there is no NCCL: ours is measured and checked, and the head says why it stands alone.
+
+use serde_json::Value;
+
+use crate::support::{Outcome, aqueduct, run};
+
+fn bench(arguments: &[&str]) -> Outcome {
+    let words = ["run", "--no-prefix", "-n", "2", "--", "aqueduct", "bench"];
+    run(aqueduct(&words).args(arguments))
+}
+
+#[test]
+fn without_nccl_ours_stands_alone() {
+    let outcome = bench(&["all-gather", "-b", "1K", "-e", "4K", "-f", "4", "-J", "-"]).exited(0);
+    let lines: Vec<Value> =
+        outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect();
+    let rows: Vec<&Value> = lines.iter().filter(|line| line["record"] == "row").collect();
+    assert_eq!(rows.len(), 2, "{}", outcome.stdout);
+    for (row, bytes) in rows.iter().zip([1024, 4096]) {
+        assert_eq!(
+            (&row["series"], &row["size_bytes"], &row["wrong"]),
+            (&"measured".into(), &bytes.into(), &0.into())
+        );
+    }
+    let table = bench(&["all-reduce", "-b", "1K", "-e", "1K"]).exited(0).stdout;
+    assert!(table.contains("without NCCL: there is no GPU"), "{table}");
+}
+
+#[test]
+fn what_nccl_lacks_and_options_without_use_are_refused() {
+    let error = |words: &[&str]| bench(words).exited(2).stderr;
+    assert!(error(&["put"]).contains("put has no counterpart in NCCL"));
+    assert!(error(&["all-gather", "-o", "max"]).contains("--op does nothing in bench all-gather"));
+    assert!(error(&["broadcast", "-r", "2"]).contains("there are 2 ranks; use at most 1"));
+}
