@@ -59,7 +59,8 @@ pub(super) struct Turn {
 
 /// The part of a range of `total` that an operation handles: its loop's slice, and of this its block's share.
 ///
-/// A share is cut at multiples of `granule`; the first members get one granule more where the number does not divide.
+/// A share ends at the same fraction of the range whatever the number of members, rounded down to a `granule`: so shares one of two
+/// and two and three of four are the same part.
 pub(super) fn part(total: u64, granule: u64, turn: Option<Turn>, share: Option<Share>) -> (u64, u64) {
     let (start, end) = turn.map_or((0, total), |turn| {
         let start = turn.iteration.saturating_mul(turn.unit).min(total);
@@ -67,8 +68,7 @@ pub(super) fn part(total: u64, granule: u64, turn: Option<Turn>, share: Option<S
     });
     let Some(Share { member, of }) = share else { return (start, end) };
     let granules = (end - start).div_ceil(granule);
-    let (each, more) = (granules / u64::from(of), granules % u64::from(of));
-    let cut = |member: u64| (start + (member * each + member.min(more)) * granule).min(end);
+    let cut = |member: u64| (start + member * granules / u64::from(of) * granule).min(end);
     (cut(u64::from(member)), cut(u64::from(member) + 1))
 }
 
@@ -99,6 +99,19 @@ mod tests {
                         next = end;
                     }
                     assert_eq!(next, total);
+                }
+            }
+        }
+    }
+
+    /// Blocks may take a range in twos and then in fours: what the checks find in order must not depend on the size.
+    #[test]
+    fn equal_fractions_are_equal_parts() {
+        for total in 0..40 {
+            let cut = |member, of| part(total, 1, None, Some(Share { member, of })).0;
+            for (member, of) in [(1, 2), (2, 3), (3, 4)] {
+                for times in 2..5 {
+                    assert_eq!(cut(member, of), cut(member * times, of * times), "{total}: {member} of {of}");
                 }
             }
         }

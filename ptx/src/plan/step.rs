@@ -164,7 +164,7 @@ pub enum Base {
     Packets,
 }
 
-/// A block's part of a range: the vectors of all its chunks are cut as evenly as they can be, the first members get one more.
+/// A block's part of a range: the vectors of all its chunks are cut at equal fractions, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
     /// Its place among the blocks.

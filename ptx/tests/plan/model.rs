@@ -72,7 +72,7 @@ impl Model {
             slice.map_or((0, total), |slice| (slice.at.min(total), (slice.at + slice.unit).min(total)));
         if let Some(share) = moved.share {
             let (member, of) = (number(share.member, block), number(share.of, block));
-            let cut = |member: usize| start + member * ((end - start) / of) + member.min((end - start) % of);
+            let cut = |member: usize| start + member * (end - start) / of;
             (start, end) = (cut(member), cut(member + 1));
         }
         let size = kernel.element.bytes();
