@@ -8,6 +8,7 @@ mod check;
 mod control;
 mod element;
 mod kernel;
+mod lines;
 mod moves;
 mod port;
 mod render;
@@ -20,7 +21,7 @@ mod turn;
 mod work;
 
 pub use element::{Element, Reduction};
-pub use kernel::{Block, Kernel, Laps, Rows, Shape, Trace};
+pub use kernel::{Block, Kernel, Laps, PacketForm, Rows, Shape, Trace};
 pub use render::render;
 pub use step::{Base, Move, Number, Operand, Port, PortPut, Share, Signal, Step, Wait};
 pub use work::unroll;

@@ -67,8 +67,11 @@ impl Default for Settings {
 pub enum Protocol {
     /// Plain data and signals.
     Simple,
-    /// Packets that carry their own flag.
+    /// Packets that carry their own flag: 8 bytes of data and 8 of flags (LL16).
     Ll,
+    /// Packets of 120 bytes of data and 8 of flag (LL128), which take 16 / 15 of the bytes instead of twice as many. Only where
+    /// NVLink joins the ranks, or they are on one device: other paths do not keep 128 bytes whole.
+    Ll128,
 }
 
 /// One rank's part of a [`Plan`].

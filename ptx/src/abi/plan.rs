@@ -44,8 +44,8 @@ device_struct! {
         pub grid_magic: u32 => "GRID_MAGIC" at 84,
         /// For that division, as `shift`.
         pub grid_shift: u32 => "GRID_SHIFT" at 88,
-        /// Zero.
-        pub reserved: u32 => "RESERVED" at 92,
+        /// Units of LL128 packets from one chunk to the next, of 8 lines each: `scratch_chunk` / 960, rounded up.
+        pub lines: u32 => "LINES" at 92,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Contradictions in a description.
 
 use super::rows::MAX_ARGS;
-use super::{Base, Kernel, Number, Step};
+use super::{Base, Kernel, Number, PacketForm, Step};
 use crate::{TemplateError, failure};
 
 impl Kernel {
@@ -186,6 +186,10 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                     packets(&put.source) != packets(&put.target)
                         || put.awaits.is_some_and(|awaited| !packets(&awaited))
                 };
+                let has_packets = |put: super::PortPut| packets(&put.source);
+                if kernel.packets == PacketForm::Ll128 && port.put.is_some_and(has_packets) {
+                    return fail("a proxy keeps no lines whole: it puts LL16 packets only".to_owned());
+                }
                 if port.put.is_some_and(mixed) {
                     return fail("a put from packets goes to packets, and only these are awaited".to_owned());
                 }

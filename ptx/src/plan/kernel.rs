@@ -21,6 +21,8 @@ pub struct Kernel {
     pub calls: u32,
     /// Calls alternate between two halves of scratch.
     pub double_scratch: bool,
+    /// How packets lie in scratch.
+    pub packets: PacketForm,
     /// How ranks meet before a new lap of flags; `None` if no step reads or writes packets.
     pub laps: Option<Laps>,
     /// Chunks of input and output have sizes of their own, which the ranks tell each other.
@@ -34,6 +36,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Chunks of a half of LL128 packets; 0 if packets are LL16.
+    pub(super) fn chunks_of_lines(&self) -> u32 {
+        match (self.packets, &self.laps) {
+            (PacketForm::Ll128, Some(laps)) => laps.chunks / (1 + u32::from(self.double_scratch)),
+            _ => 0,
+        }
+    }
+
     /// Whether a launch may have fewer blocks than [`blocks`](Self::blocks), from one on, and another number in each call: all
     /// moves are of equally many chunks and shared by all blocks, block k as member k, and only the first block does anything
     /// else but sync. The shares are then those of the launch's blocks, by which
@@ -61,6 +71,18 @@ impl Kernel {
     }
 }
 
+/// How packets carry their flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketForm {
+    /// LL16: 8 bytes of data and two flags of 4 bytes.
+    #[default]
+    Ll16,
+    /// LL128: lines of 120 bytes of data and a flag of 8 bytes. Right only where the path between devices keeps the 128 bytes of a
+    /// store instruction together or in order, as NVLink does. Moves of a kernel are then divided between units of 960 bytes, from
+    /// the start of a chunk on, those without packets as well.
+    Ll128,
+}
+
 /// How the ranks that exchange packets begin a new lap of flags, once in 2^32 calls: each waits until the others have ended their
 /// last call of the old lap, all its blocks zero its packets, and it waits until the others have done the same. The flag of an
 /// old packet could otherwise pass for that of a new one. All blocks must be resident.
@@ -68,7 +90,8 @@ impl Kernel {
 pub struct Laps {
     /// Index of the address of this rank's packets.
     pub packets: u32,
-    /// Multiple of `scratch_chunk` that its packets take, both halves included: twice the chunks, times the halves.
+    /// Multiple of `scratch_chunk` that its packets take, both halves included: twice the chunks, times the halves. Of LL128
+    /// packets the chunks, times the halves, each as long as its lines ([`PlanArgs::lines`](crate::abi::PlanArgs::lines)).
     pub chunks: u32,
     /// Offset of the state of a barrier of all blocks in the control area.
     pub barrier: u32,

@@ -9,7 +9,7 @@ use super::side::{Side, name};
 use super::text::Text;
 use super::turn::{access, elements, results, vectors};
 use super::work::{Turn, Work};
-use super::{Base, Move, Number, row_steps};
+use super::{Base, Move, Number, PacketForm, lines, row_steps};
 use crate::TemplateError;
 use crate::abi::SPINS_FREE;
 
@@ -22,12 +22,22 @@ pub(super) fn may_give_up(moved: &Move) -> bool {
 
 /// Whether the move's loads do not depend on the call's number, so that they come before its first use.
 pub(super) fn begins_with_loads(text: &Text<'_>, moved: &Move) -> bool {
-    text.resolve(moved.count) == Number::Fixed(1)
+    !by_lines(text, moved)
+        && text.resolve(moved.count) == Number::Fixed(1)
         && moved.sources.iter().all(|source| source.base == Base::Input)
+}
+
+/// Whether the move sends or receives LL128 packets.
+fn by_lines(text: &Text<'_>, moved: &Move) -> bool {
+    let packets = || moved.sources.iter().chain(&moved.targets).any(|side| side.base == Base::Packets);
+    text.kernel.packets == PacketForm::Ll128 && packets()
 }
 
 /// Writes a move. `asks`: a thread may have given up since the block met last.
 pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) -> Done {
+    if by_lines(text, moved) {
+        return lines::write(text, moved, asks, |text, bounds| range(text, moved, loops, bounds));
+    }
     text.scoped(|text| {
         if asks {
             text.include("plan_unless_left", &[("PAST", &"PAST")])?;
@@ -47,7 +57,7 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
             row_steps::range(text, moved, &work.sides[0].first)?;
             work.sides.iter().try_for_each(|side| row_steps::locate(text, side))?;
         } else {
-            range(text, moved, loops)?;
+            range(text, moved, loops, ["%m_start", "%m_end"])?;
             work.sides.iter().filter(|side| !work.is_late(side)).try_for_each(|side| side.locate(text))?;
         }
         if may_give_up(moved) {
@@ -79,7 +89,7 @@ fn clear(text: &mut Text<'_>, work: &Work<'_>) -> Done {
 }
 
 /// Writes the block's part of the range.
-fn range(text: &mut Text<'_>, moved: &Move, loops: bool) -> Done {
+fn range(text: &mut Text<'_>, moved: &Move, loops: bool, [start, end]: [&str; 2]) -> Done {
     let count = text.number(moved.count)?;
     let (shares, member, of) = match moved.share {
         Some(_) if text.any_grid => (2, "%k_block".to_owned(), "%nctaid.x".to_owned()),
@@ -94,10 +104,17 @@ fn range(text: &mut Text<'_>, moved: &Move, loops: bool) -> Done {
             ("COUNT", &count),
             ("MEMBER", &member),
             ("OF", &of),
-            ("START", &"%m_start"),
-            ("END", &"%m_end"),
+            ("START", &start),
+            ("END", &end),
         ],
-    )
+    )?;
+    if text.kernel.packets == PacketForm::Ll128 && (loops || shares > 0) {
+        let one = u32::from(text.resolve(moved.count) == Number::Fixed(1));
+        for bound in [start, end] {
+            text.include("plan_round", &[("ONE", &one), ("AT", &bound)])?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a move within one chunk.
@@ -123,7 +140,7 @@ fn one(text: &mut Text<'_>, work: &Work<'_>) -> Done {
         )?;
     }
     work.sides.iter().filter(|side| !work.is_late(side)).try_for_each(|side| mine(text, work, side))?;
-    text.include("plan_one_left", &[("FROM", &0), ("TO", &"%m_whole")])?;
+    text.include("plan_one_left", &[("FROM", &0), ("TO", &"%m_whole"), ("THREAD", &"%k_thread")])?;
     let turn = Turn { units: work.unroll, sure: true };
     if work.late {
         first(text, work, turn)?;
@@ -139,10 +156,15 @@ fn one(text: &mut Text<'_>, work: &Work<'_>) -> Done {
     for side in &work.sides {
         text.include(
             "plan_rewind",
-            &[("STEP", &work.step(side)), ("LEFT", &"%m_left"), ("AT", &side.register)],
+            &[
+                ("STEP", &work.step(side)),
+                ("THREAD", &"%k_thread"),
+                ("LEFT", &"%m_left"),
+                ("AT", &side.register),
+            ],
         )?;
     }
-    text.include("plan_one_left", &[("FROM", &"%m_whole"), ("TO", &"%m_units")])?;
+    text.include("plan_one_left", &[("FROM", &"%m_whole"), ("TO", &"%m_units"), ("THREAD", &"%k_thread")])?;
     let turn = Turn { units: 1, ..turn };
     one_begin(text, turn, "ELEMENTS", "PAST")?;
     text.include("plan_one_offset", &[("UNIT", &work.unit), ("START", &"%m_start")])?;

@@ -6,7 +6,7 @@ use super::check::check;
 use super::control::{self, Since};
 use super::rows::{Rows, Space};
 use super::text::Text;
-use super::{Kernel, Laps, Number, Step, moves, row_steps};
+use super::{Kernel, Laps, Number, PacketForm, Step, moves, row_steps};
 use crate::abi::TraceRecord;
 use crate::{Instance, Target, TemplateError};
 
@@ -171,9 +171,15 @@ fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
         barrier(text)
     };
     meet(text)?;
+    let lines = kernel.packets == PacketForm::Ll128;
     text.include(
         "plan_zero",
-        &[("CHUNKS", &laps.chunks), ("THREADS", &kernel.threads), ("PACKETS", &laps.packets)],
+        &[
+            ("CHUNKS", &laps.chunks),
+            ("LINES", &u32::from(lines)),
+            ("THREADS", &kernel.threads),
+            ("PACKETS", &laps.packets),
+        ],
     )?;
     barrier(text)?;
     meet(text)

@@ -1,10 +1,11 @@
 //! Operands with their numbers as text.
 
 use super::text::Text;
-use super::{Base, Number, Operand};
+use super::{Base, Number, Operand, PacketForm};
 use crate::TemplateError;
 
 /// An operand with its numbers as text.
+#[derive(Clone)]
 pub(super) struct Side {
     pub(super) base: Base,
     pub(super) fixed: bool,
@@ -44,6 +45,7 @@ impl Side {
             &[
                 ("BASE", &name(self.base)),
                 ("DOUBLE", &double),
+                ("LINES", &u32::from(text.kernel.packets == PacketForm::Ll128)),
                 ("FIXED", &u32::from(self.fixed)),
                 ("INDEX", &self.index),
                 ("FIRST", &self.first),

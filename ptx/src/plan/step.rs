@@ -159,8 +159,9 @@ pub enum Base {
     Output,
     /// Somebody's plain scratch, aligned to 128 bytes.
     Scratch,
-    /// Somebody's scratch for LL16 packets, aligned to 128 bytes: packet k of a chunk holds its bytes 8k to 8k + 7, at 16k of the
-    /// chunk's `2 * scratch_chunk` bytes.
+    /// Somebody's scratch for packets, aligned to 128 bytes. LL16: packet k of a chunk holds its bytes 8k to 8k + 7, at 16k of the
+    /// chunk's `2 * scratch_chunk` bytes. LL128: unit k of a chunk holds its bytes 960k to 960k + 959 as 8 lines, at 1024k of the
+    /// chunk's `1024 * lines` bytes.
     Packets,
 }
 

@@ -89,11 +89,12 @@ impl<'k> Text<'k> {
             return Ok(());
         }
         let double = u32::from(self.kernel.double_scratch);
+        let lines = self.kernel.chunks_of_lines();
         let Some(lap) = self.lap.clone() else {
-            return self.include("plan_flag", &[("DOUBLE", &double), ("OVER", &"none")]);
+            return self.include("plan_flag", &[("DOUBLE", &double), ("LINES", &lines), ("OVER", &"none")]);
         };
         let over = self.label("LAP_OVER");
-        self.include("plan_flag", &[("DOUBLE", &double), ("OVER", &over)])?;
+        self.include("plan_flag", &[("DOUBLE", &double), ("LINES", &lines), ("OVER", &over)])?;
         // Its labels are its own.
         self.line("{");
         self.out.push_str(&lap);

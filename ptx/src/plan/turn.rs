@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::side::{Side, name};
 use super::text::Text;
 use super::work::{Turn, Work};
-use super::{Base, Element, Reduction};
+use super::{Base, Element, Move, Reduction};
 use crate::TemplateError;
 
 type Done = Result<(), TemplateError>;
@@ -21,7 +21,7 @@ pub(super) fn vectors(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done 
 
 /// Writes the reduction of what a turn has loaded, and the stores.
 pub(super) fn results(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
-    reduce(text, work, turn)?;
+    reduce(text, work.moved, turn.units * work.words(), "%m_x")?;
     for side in work.targets() {
         let fragment = if side.base == Base::Packets { "plan_send" } else { "plan_store" };
         access(text, fragment, work, turn, side, "%m_x0_")?;
@@ -40,7 +40,7 @@ pub(super) fn elements(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done
         }
     }
     poll(text, work, turn, "POLL_ONE")?;
-    reduce(text, work, turn)?;
+    reduce(text, work.moved, turn.units * work.words(), "%m_x")?;
     for side in work.targets() {
         match side.base {
             Base::Packets => access(text, "plan_send", work, turn, side, "%m_x0_")?,
@@ -145,24 +145,24 @@ fn each_packet(
     Ok(())
 }
 
-/// Writes the reduction of a turn's words, into those of the first source.
-fn reduce(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
-    let Some(reduction) = work.moved.reduction else { return Ok(()) };
-    if work.moved.sources.len() == 1 && reduction != Reduction::Avg {
+/// Writes the reduction of so many words with these prefixes, into those of the first source.
+pub(super) fn reduce(text: &mut Text<'_>, moved: &Move, words: u32, prefix: &str) -> Done {
+    let Some(reduction) = moved.reduction else { return Ok(()) };
+    if moved.sources.len() == 1 && reduction != Reduction::Avg {
         return Ok(());
     }
     let (element, ranks) = (text.kernel.element, text.kernel.ranks);
     let cell = if element.bytes() == 8 { 2 } else { 1 };
-    for word in (0..turn.units * work.words()).step_by(cell) {
+    for word in (0..words).step_by(cell) {
         text.include(
             "plan_reduce",
             &[
                 ("TYPE", &type_name(element)),
                 ("OP", &operation(reduction)),
-                ("SOURCES", &work.moved.sources.len()),
+                ("SOURCES", &moved.sources.len()),
                 ("RANKS", &ranks),
                 ("WORD", &word),
-                ("X", &"%m_x"),
+                ("X", &prefix),
             ],
         )?;
     }
@@ -171,7 +171,6 @@ fn reduce(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
 
 /// Writes the accesses of one unit by elements.
 fn by_elements(text: &mut Text<'_>, fragment: &str, work: &Work<'_>, side: &Side, words: &str) -> Done {
-    let size = text.kernel.element.bytes();
     let address = at(text, work, side, 0)?;
     let address = address.trim_end_matches("+0");
     if work.moved.by_rows {
@@ -188,9 +187,20 @@ fn by_elements(text: &mut Text<'_>, fragment: &str, work: &Work<'_>, side: &Side
             ],
         )?;
     }
+    element_bytes(text, fragment, work.words(), [address, "%m_bytes", words])
+}
+
+/// Writes the accesses of a unit of so many words by elements: its address, the bytes that exist from there on, and the words.
+pub(super) fn element_bytes(
+    text: &mut Text<'_>,
+    fragment: &str,
+    words: u32,
+    [at, bytes, prefix]: [&str; 3],
+) -> Done {
+    let size = text.kernel.element.bytes();
     text.include(
         fragment,
-        &[("WORDS", &work.words()), ("SIZE", &size), ("AT", &address), ("BYTES", &"%m_bytes"), ("X", &words)],
+        &[("WORDS", &words), ("SIZE", &size), ("AT", &at), ("BYTES", &bytes), ("X", &prefix)],
     )
 }
 

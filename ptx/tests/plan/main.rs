@@ -8,6 +8,7 @@ mod elements;
 mod first;
 mod lanes;
 mod laps;
+mod lines;
 mod model;
 mod moves;
 mod port;

@@ -1,6 +1,6 @@
 //! A rank's memory as bytes, and what a kernel's steps do to it: by the meaning of a step, one element after another.
 
-use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Move, Number, Operand, Step};
+use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Move, Number, Operand, PacketForm, Step};
 
 use crate::elements::{is_nan, reduce};
 use crate::rig::{ADDRESSES, Sizes};
@@ -18,6 +18,8 @@ pub(crate) struct Model {
     pub(crate) sizes: Sizes,
     pub(crate) scratch_chunk: usize,
     pub(crate) flag: u32,
+    /// Packets are LL128 lines.
+    pub(crate) lines: bool,
 }
 
 /// Part of a range in vectors.
@@ -75,6 +77,12 @@ impl Model {
             let cut = |member: usize| start + member * (end - start) / of;
             (start, end) = (cut(member), cut(member + 1));
         }
+        if kernel.packets == PacketForm::Ll128 {
+            (start, end) = (self.unit_of(start), self.unit_of(end));
+            for target in moved.targets.iter().filter(|target| target.base == Base::Packets) {
+                self.open_lines(number(target.first, block), start..end);
+            }
+        }
         let size = kernel.element.bytes();
         for vector in start..end {
             let (chunk, inside) = (vector / self.vectors(), 16 * (vector % self.vectors()));
@@ -91,6 +99,40 @@ impl Model {
         }
     }
 
+    /// Where the unit of lines begins of which a vector is not the first, or its chunk ends.
+    fn unit_of(&self, vector: usize) -> usize {
+        let (chunk, inside) = (vector / self.vectors(), vector % self.vectors());
+        chunk * self.vectors() + (inside.div_ceil(60) * 60).min(self.vectors())
+    }
+
+    /// Writes the flags of all lines of these vectors. The data may be anything until it is written.
+    fn open_lines(&mut self, first: usize, vectors: std::ops::Range<usize>) {
+        for vector in vectors {
+            let (chunk, inside) = (first + vector / self.vectors(), vector % self.vectors());
+            if !inside.is_multiple_of(60) {
+                continue;
+            }
+            let start = self.starts[3] + self.line(chunk, 16 * inside) / 1024 * 1024;
+            for line in self.images[3][start..start + 1024].chunks_exact_mut(128) {
+                line[..120].fill(None);
+                line[120..].copy_from_slice(&u64::from(self.flag).to_le_bytes().map(Some));
+            }
+        }
+    }
+
+    /// Where a byte of a chunk lies among the lines, and the flag of its line 8 bytes before the line's end.
+    fn line(&self, chunk: usize, inside: usize) -> usize {
+        let (unit, vector, byte) = (inside / 960, inside % 960 / 16, inside % 16);
+        let at = match vector {
+            // The flag lanes' vectors are in two lines.
+            7 | 15 | 23 | 31 if byte < 8 => 16 * vector + byte,
+            7 | 15 | 23 | 31 => 512 + 16 * vector + byte - 8,
+            0..32 => 16 * vector + byte,
+            _ => 512 + 16 * (vector - 32 + (vector - 32) / 7) + byte,
+        };
+        1024 * (chunk * self.scratch_chunk.div_ceil(960) + unit) + at
+    }
+
     /// Region and byte of an element; `None` if it lies behind its chunk or the user's buffer.
     fn place(&self, operand: &Operand, block: &Block, chunk: usize, inside: usize) -> Option<(usize, usize)> {
         let region = number(operand.address, block) % ADDRESSES as usize - 1;
@@ -98,6 +140,7 @@ impl Model {
         let limit = match operand.base {
             Base::Input => self.sizes.input as usize,
             Base::Output => self.sizes.output as usize,
+            Base::Packets if self.lines => return Some((region, self.line(chunk, inside))),
             _ => return Some((region, chunk * self.scratch_chunk + inside)),
         };
         let at = chunk * self.sizes.chunk as usize + inside;
@@ -108,7 +151,13 @@ impl Model {
         let (region, at) = place?;
         (0..size)
             .map(|byte| {
-                if region != 3 {
+                if region == 3 && self.lines {
+                    let line = (at + byte) / 128 * 128 + self.starts[3];
+                    let flag: Option<Vec<u8>> =
+                        self.images[3][line + 120..line + 128].iter().copied().collect();
+                    assert_eq!(flag, Some(u64::from(self.flag).to_le_bytes().to_vec()), "a line nobody sent");
+                }
+                if region != 3 || self.lines {
                     return self.images[region][self.starts[region] + at + byte];
                 }
                 let (word, byte) = ((at + byte) / 4, (at + byte) % 4);
@@ -124,7 +173,7 @@ impl Model {
         let Some((region, at)) = place else { return };
         for (byte, value) in element.iter().enumerate() {
             let at = at + byte;
-            if region == 3 {
+            if region == 3 && !self.lines {
                 let word = self.starts[region] + 8 * (at / 4);
                 self.images[region][word + at % 4] = *value;
                 let flag = self.flag.to_le_bytes().map(Some);

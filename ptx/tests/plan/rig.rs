@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use aqueduct_ptx::abi::{DeviceStruct, NO_PEER, PlanArgs};
 use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{
-    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Reduction, Shape, Signal, Step, Wait, render,
+    Base, Block, Element, Kernel, Laps, Move, Number, Operand, PacketForm, Reduction, Shape, Signal, Step,
+    Wait, render,
 };
 use aqueduct_ptx::{Target, TemplateError};
 use cuda_driver_sys::CUfunction;
@@ -131,12 +132,21 @@ pub(crate) fn kernel(ranks: u32, element: Element, steps: Vec<Step>) -> Kernel {
         addresses: ranks * ADDRESSES,
         calls: CALLS,
         double_scratch: false,
+        packets: PacketForm::Ll16,
         laps: None,
         rows: None,
         trace: None,
         shapes: vec![Shape { steps }],
         blocks: vec![Block { shape: 0, row: Vec::new() }],
     }
+}
+
+/// The same with lines.
+pub(crate) fn with_lines(kernel: Kernel, me: u32, chunks: u32) -> Kernel {
+    let mut kernel = with_packets(kernel, me, chunks);
+    kernel.packets = PacketForm::Ll128;
+    kernel.laps.iter_mut().for_each(|laps| laps.chunks /= 2);
+    kernel
 }
 
 /// The kernel with packets: its laps, told between all ranks. `chunks` of each half of a rank's packets.
@@ -178,6 +188,11 @@ impl World {
         }
     }
 
+    /// Units of lines from chunk to chunk.
+    pub(crate) fn lines(&self) -> u32 {
+        self.scratch_chunk.div_ceil(960) as u32
+    }
+
     pub(crate) fn with_kernels_for(self, sm: u32) -> Self {
         Self { target: Target::new(sm), ..self }
     }
@@ -210,6 +225,7 @@ impl World {
             shift,
             grid_magic,
             grid_shift,
+            lines: self.lines(),
             ..Default::default()
         };
         let canary = CANARY as u64;

@@ -1,6 +1,6 @@
 //! One rank's kernel, whose memory is compared with the model's to the byte.
 
-use aqueduct_ptx::plan::{Base, Kernel, Operand};
+use aqueduct_ptx::plan::{Base, Kernel, Operand, PacketForm};
 
 use crate::model::{Image, Model, tame};
 use crate::rig::{CALLS, CANARY, Sizes, World, operand};
@@ -68,10 +68,15 @@ impl Solo {
             world.machine.write(0, address, &garbage);
             garbage.into_iter().map(Some).collect::<Image>()
         });
-        let starts =
-            [CANARY + skew[0] as usize, CANARY + skew[1] as usize, MARGIN + shift, MARGIN + 2 * shift];
+        let packets = match kernel.packets {
+            PacketForm::Ll16 => 2 * shift,
+            // Halves of lines are as far apart as a half has lines.
+            PacketForm::Ll128 => shift / world.scratch_chunk as usize * 1024 * world.lines() as usize,
+        };
+        let starts = [CANARY + skew[0] as usize, CANARY + skew[1] as usize, MARGIN + shift, MARGIN + packets];
+        let lines = kernel.packets == PacketForm::Ll128;
         let scratch_chunk = world.scratch_chunk as usize;
-        let mut model = Model { images, starts, sizes, scratch_chunk, flag: self.calls as u32 };
+        let mut model = Model { images, starts, sizes, scratch_chunk, flag: self.calls as u32, lines };
         model.run(kernel);
         let function = world.load(0, kernel);
         let args = world.args(0, sizes, skew, kernel);

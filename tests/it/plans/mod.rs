@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
 }
 
 fn all(ranks: u32) -> Vec<Plan> {
-    let plans = [programs::packets, programs::zero_copy, programs::pipelined];
+    let plans = [programs::packets, programs::lines, programs::zero_copy, programs::pipelined];
     plans.iter().map(|plan| plan(ranks)).collect()
 }
 

@@ -5,8 +5,17 @@ use aqueduct::plan::program::{CollectiveProgram, MemoryChannel, Pattern, Protoco
 
 /// All-reduce: every rank sends its input as packets and reduces what comes.
 pub(super) fn packets(ranks: u32) -> Plan {
-    let program = CollectiveProgram::new("packets", Pattern::all_reduce(ranks, 1))
-        .protocol(Protocol::Ll)
+    one_shot("packets", Protocol::Ll, ranks)
+}
+
+/// The same with LL128 packets.
+pub(super) fn lines(ranks: u32) -> Plan {
+    one_shot("lines", Protocol::Ll128, ranks)
+}
+
+fn one_shot(name: &str, protocol: Protocol, ranks: u32) -> Plan {
+    let program = CollectiveProgram::new(name, Pattern::all_reduce(ranks, 1))
+        .protocol(protocol)
         .threads_per_block(128)
         .instances(2)
         .double_scratch(true);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use aqueduct::ErrorKind;
 use aqueduct::plan::programs::{self, ALGORITHMS, Choices};
-use aqueduct::plan::{file, pass};
+use aqueduct::plan::{Protocol, file, pass};
 
 use super::policy::Policy;
 use crate::refusal::Refusal;
@@ -31,9 +31,21 @@ pub(super) struct Args {
     /// Copies of the program that share the data: more blocks and channels
     #[arg(long, default_value_t = 1)]
     instances: u32,
+    /// Packets, for algorithms that have some: LL of 8 bytes, or LL128 of 120 between ranks that NVLink joins [default: LL]
+    #[arg(long, value_enum)]
+    protocol: Option<Packets>,
     /// Chunks of each instance
     #[arg(long, value_enum, default_value_t)]
     policy: Policy,
+}
+
+/// Protocols that have packets.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Packets {
+    #[value(name = "LL")]
+    Ll,
+    #[value(name = "LL128")]
+    Ll128,
 }
 
 /// The collectives and their algorithms, for the help.
@@ -62,7 +74,18 @@ pub(super) fn execute(args: &Args) -> Result<ExitCode> {
 fn written(args: &Args) -> aqueduct::Result<String> {
     let choices = Choices { chunk_factor: args.chunk_factor, ranks_per_host: args.ranks_per_host };
     let algorithm = programs::find(&args.collective, args.algorithm.as_deref())?;
-    let plan = algorithm.program(args.ranks, &choices)?.build()?;
+    let mut plan = algorithm.program(args.ranks, &choices)?.build()?;
+    if let Some(packets) = args.protocol {
+        if plan.settings.protocol == Protocol::Simple {
+            let message =
+                format!("{} {} has no packets; leave --protocol out", args.collective, algorithm.name);
+            return Err(aqueduct::Error::usage("plan new", message));
+        }
+        plan.settings.protocol = match packets {
+            Packets::Ll => Protocol::Ll,
+            Packets::Ll128 => Protocol::Ll128,
+        };
+    }
     let mut options = pass::Options::default();
     // Moves that a file has no name for cannot be written.
     options.fusion = Some(pass::Shapes::Named);

@@ -137,9 +137,29 @@ fn classical_programs_become_files() {
         (&["all-reduce", "-n", "3", "-a", "recursive-halving"], "a power of two"),
         (&["all-reduce", "-n", "2", "-a", "ring", "--chunk-factor", "2"], "use more instances"),
         (&["all-reduce", "-n", "2", "--instances", "0"], "no instances"),
+        (
+            &["all-reduce", "-n", "2", "-a", "ring", "--protocol", "LL128"],
+            "has no packets; leave --protocol out",
+        ),
     ] {
         run(&mut aqueduct(&[&["plan", "new"], wrong].concat())).exited(2).says(&[words]);
     }
+}
+
+/// LL128 packets run where NVLink is; elsewhere every rank says what to do.
+#[test]
+fn packets_of_128_bytes_run_over_nvlink() {
+    let new = ["plan", "new", "all-reduce", "-n", "2", "-a", "two-shot-packets", "--protocol", "LL128"];
+    let path = file("lines", &run(&mut aqueduct(&new)).exited(0).stdout);
+    let plan = path.to_str().unwrap();
+    let job =
+        || aqueduct(&["run", "-n", "2", "--", "aqueduct", "plan", "run", plan, "-b", "1K", "-e", "16K"]);
+    run(&mut job()).exited(0).prints(&["# Out of bounds values : 0 OK"]);
+    run(job().env("AQUEDUCT_SOFT_LACKS", "native_atomics")).exited(1).says(&[
+        "rank 0 and rank 1 as far as rank 0 sees; give the plan protocol LL",
+        "the plan's LL128 packets need NVLink",
+    ]);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

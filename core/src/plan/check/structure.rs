@@ -8,7 +8,7 @@ use super::finding::{Finding, FindingKind, Location, MOST};
 use super::geometry::operands;
 use super::ir::{
     Barrier, Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut,
-    RankPlan,
+    Protocol, RankPlan,
 };
 use super::position::Position;
 
@@ -209,6 +209,7 @@ impl Structure<'_> {
             Op::Port(put) => {
                 self.count(position, put.count, within);
                 self.port(position, put);
+                self.port_beside_lines(position, put, within.is_some());
             }
             Op::Loop(_) => {
                 if within.is_some() {
@@ -271,6 +272,23 @@ impl Structure<'_> {
             self.operand(position, operand, moved.count);
         }
         self.overlap(position, moved);
+    }
+
+    /// A proxy copies bytes in any order, which would tear lines; and kernels cut slices where units of lines begin, which proxies
+    /// do not.
+    fn port_beside_lines(&mut self, position: Position, put: &PortPut, in_loop: bool) {
+        if self.plan.settings.protocol != Protocol::Ll128 {
+            return;
+        }
+        if put.form == Form::Packets {
+            let message = "LL128 packets go by memory channels only, and this puts packets through a port; use protocol LL";
+            self.add(FindingKind::Operands, position, message);
+        }
+        if in_loop {
+            let message =
+                "a port put in a loop has other slices than kernels with LL128 packets; use protocol LL";
+            self.add(FindingKind::Operands, position, message);
+        }
     }
 
     fn operand(&mut self, position: Position, operand: &Operand, count: u32) {

@@ -3,7 +3,8 @@
 use super::super::oracle;
 use super::super::simulate::{self, Config};
 use super::super::{
-    Block, Buffer, Channel, ChannelKind, Form, Kind, Op, Operand, Plan, PortPut, Reduction, samples,
+    Block, Buffer, Channel, ChannelKind, Form, Kind, Loop, Op, Operand, Plan, PortPut, Protocol, Reduction,
+    samples,
 };
 use super::{Finding, FindingKind, check};
 
@@ -240,6 +241,18 @@ fn structures() {
         "is of 2 blocks, but blocks [0] come to it",
     );
     wrong(&op(Op::Port(Box::new(put))), "packets lie in scratch only");
+    let by_lines = |op: Op| {
+        move |plan: &mut Plan| {
+            plan.settings.protocol = Protocol::Ll128;
+            samples::ops(plan, 0, 0)[3].op = op.clone();
+        }
+    };
+    wrong(&by_lines(Op::Port(Box::new(put))), "LL128 packets go by memory channels only");
+    let body = vec![Op::Port(Box::new(PortPut { form: Form::Plain, forward: false, ..put })).at(0)];
+    wrong(
+        &by_lines(Op::Loop(Box::new(Loop { unit: 960, chunks: 1, body }))),
+        "has other slices than kernels",
+    );
     wrong(&op(samples::moved(&[input], &[], 1)), "needs a source and a target");
     wrong(&op(samples::moved(&[input], &[input], 0)), "of no chunks");
     wrong(&op(samples::moved(&[input], &[Operand::local(Buffer::Input, 1)], 2)), "do not exist");

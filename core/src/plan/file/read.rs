@@ -32,6 +32,7 @@ fn plan(value: &Value<'_>, path: &Path<'_>) -> Result<Plan> {
     let protocol = match object.text("protocol")? {
         "Simple" => Protocol::Simple,
         "LL" => Protocol::Ll,
+        "LL128" => Protocol::Ll128,
         other => {
             return Err(path.key("protocol").error(format_args!("{other:?} is unknown; use Simple or LL")));
         }

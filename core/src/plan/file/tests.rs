@@ -55,7 +55,7 @@ fn groups_are_read_apart_and_written_together() {
 #[test]
 fn what_is_wrong_is_named_by_its_path() {
     let cases = [
-        ("\"protocol\":\"Simple\"", "\"protocol\":\"LL128\"", "plan.protocol: \"LL128\" is unknown"),
+        ("\"protocol\":\"Simple\"", "\"protocol\":\"LL256\"", "plan.protocol: \"LL256\" is unknown"),
         ("\"inplace\":false", "\"inplace\":0", "plan.inplace: a boolean expected, not a number"),
         ("\"inplace\":false,", "", "plan: the key \"inplace\" is missing"),
         ("\"name\":\"grouped\"", "\"nam\":\"grouped\"", "plan: the key \"name\" is missing"),

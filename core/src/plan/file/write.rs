@@ -41,6 +41,7 @@ pub fn write(plan: &Plan) -> Result<String> {
     let protocol = match settings.protocol {
         Protocol::Simple => "Simple",
         Protocol::Ll => "LL",
+        Protocol::Ll128 => "LL128",
     };
     add(&mut out, format_args!(",\"protocol\":\"{protocol}\",\"inplace\":{}", plan.collective.in_place));
     add(&mut out, format_args!(",\"reuse_resources\":{}", settings.reuse_resources));

@@ -79,6 +79,7 @@ pub(super) fn lower(
         addresses: addresses.len(),
         calls: control.calls(),
         double_scratch: plan.settings.double_scratch,
+        packets: steps::packet_form(plan),
         laps,
         rows,
         trace,

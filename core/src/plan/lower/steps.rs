@@ -8,8 +8,8 @@ use ptx::Number::Fixed;
 use super::averages::Averages;
 use super::control::{Control, Counters};
 use super::ir::{
-    Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
-    Reduction,
+    Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, Protocol,
+    RankPlan, Reduction,
 };
 use super::mark::number;
 use super::operands::{Address, Addresses, Store, expanded, in_store, shared};
@@ -343,7 +343,8 @@ pub(super) fn laps(
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
     // Halves are as far apart as the rank with the most scratch needs.
     let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
-    let chunks = u64::from(most) * 2 * halves;
+    let each = if packet_form(plan) == ptx::PacketForm::Ll128 { 1 } else { 2 };
+    let chunks = u64::from(most) * each * halves;
     Ok(Some(ptx::Laps {
         packets: addresses.index(Address::Packets(rank)),
         chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,
@@ -351,6 +352,14 @@ pub(super) fn laps(
         signals,
         waits,
     }))
+}
+
+/// How packets of a plan lie in scratch.
+pub(super) fn packet_form(plan: &Plan) -> ptx::PacketForm {
+    match plan.settings.protocol {
+        Protocol::Simple | Protocol::Ll => ptx::PacketForm::Ll16,
+        Protocol::Ll128 => ptx::PacketForm::Ll128,
+    }
 }
 
 /// The ranks into whose scratch a rank writes packets.

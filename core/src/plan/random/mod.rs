@@ -25,6 +25,13 @@ pub fn bare_program(seed: u64) -> Plan {
     let mut dice = Dice::new(seed);
     let (mut plan, steps) = steps::steps(&mut dice);
     order::order(&mut plan, &steps, &mut dice);
+    let by_port = |rank: &ir::RankPlan| {
+        rank.all_ops().any(|op| matches!(op, ir::Op::Port(put) if put.form == ir::Form::Packets))
+    };
+    // Only memory channels keep lines whole.
+    if dice.one_in(2) && !plan.ranks.iter().any(by_port) {
+        plan.settings.protocol = ir::Protocol::Ll128;
+    }
     plan
 }
 

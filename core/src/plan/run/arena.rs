@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use aqueduct_ptx::plan::Base;
 
-use super::ir::{Buffer, Form, Move, Op, Place, Plan, RankPlan};
+use super::ir::{Buffer, Form, Move, Op, Place, Plan, Protocol, RankPlan};
 use super::lower::{Address, Control, Store};
 use super::ports::Memories;
+use super::sizes::lines;
 use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -16,6 +17,8 @@ use crate::gpu::GpuBuffer;
 const OP: &str = "Executor::prepare";
 /// Parts of an arena begin at multiples of this.
 const LINE: u64 = 128;
+/// A unit of LL128 packets: eight lines.
+const UNIT_OF_LINES: u64 = 8 * LINE;
 
 /// Where the parts of a rank's arena begin, and how long it is. Every rank computes that of every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +51,18 @@ impl Parts {
         let scratch = u64::from(Control::of(plan, rank)?.bytes).next_multiple_of(LINE);
         let plain = if uses.plain { half.checked_mul(halves) } else { Some(0) };
         let packets = plain.and_then(|plain| scratch.checked_add(plain)).ok_or_else(too_long)?;
-        let form = if uses.packets { half.checked_mul(2 * halves) } else { Some(0) };
+        let chunk = if uses.packets { packets_of(plan, distance) } else { Some(0) };
+        let form = chunk.and_then(|chunk| chunk.checked_mul(u64::from(most))?.checked_mul(halves));
         let bytes = form.and_then(|form| packets.checked_add(form)).ok_or_else(too_long)?;
         Ok(Self { scratch, packets, bytes, half: if halves == 2 { half } else { 0 } })
+    }
+}
+
+/// Bytes of a chunk's packets.
+fn packets_of(plan: &Plan, distance: u64) -> Option<u64> {
+    match plan.settings.protocol {
+        Protocol::Simple | Protocol::Ll => distance.checked_mul(2),
+        Protocol::Ll128 => lines(distance).checked_mul(UNIT_OF_LINES),
     }
 }
 
@@ -92,9 +104,35 @@ impl Uses {
         }
     }
 
-    /// Chunks of scratch of a rank, by the memory of a plain one.
-    pub(super) fn weight(self) -> u64 {
-        u64::from(self.plain) + 2 * u64::from(self.packets)
+    /// Bytes of a chunk of scratch with its packets, where chunks are apart by `distance`.
+    pub(super) fn chunk(self, plan: &Plan, distance: u64) -> Option<u64> {
+        let plain = if self.plain { distance } else { 0 };
+        let packets = if self.packets { packets_of(plan, distance)? } else { 0 };
+        plain.checked_add(packets)
+    }
+
+    /// The largest distance, a multiple of 128, with which a chunk takes at most so many bytes.
+    pub(super) fn distance(self, plan: &Plan, bytes: u64) -> u64 {
+        let lines = plan.settings.protocol == Protocol::Ll128;
+        let (plain, packets) = (u128::from(self.plain), u128::from(self.packets));
+        // LL128: at most one unit more than the share of the lines.
+        let (bytes, of, parts) = if lines {
+            (bytes.saturating_sub(u64::from(self.packets) * UNIT_OF_LINES), 15, 15 * plain + 16 * packets)
+        } else {
+            (bytes, 1, plain + 2 * packets)
+        };
+        let distance = (u128::from(bytes) * of).checked_div(parts).unwrap_or(0);
+        u64::try_from(distance).unwrap_or(u64::MAX) / LINE * LINE
+    }
+
+    /// Whether it holds packets.
+    pub(super) fn any_packets(self) -> bool {
+        self.packets
+    }
+
+    /// Whether a plan uses scratch at all.
+    pub(super) fn any(self) -> bool {
+        self.plain || self.packets
     }
 }
 

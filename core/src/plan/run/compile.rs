@@ -9,7 +9,7 @@ use super::agreement::Agreed;
 use super::arena::{Uses, neighbours};
 use super::check;
 use super::config::ExecutorConfig;
-use super::ir::{Move, Op, Plan, RankPlan, Reduction, Settings};
+use super::ir::{Move, Op, Plan, Protocol, RankPlan, Reduction, Settings};
 use super::lower::{Address, Averages, Control, Lowered, lower};
 use super::sizes::{Chunks, VECTOR, divisor, refused};
 use crate::channel::load_plan;
@@ -117,6 +117,7 @@ pub(super) fn compile(
             return Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer));
         }
     }
+    lines_stay_whole(comm, plan)?;
     let own = plan.reductions().next();
     if own.is_some() && config.variants.is_empty() {
         let message =
@@ -136,6 +137,22 @@ pub(super) fn compile(
         kernels.insert(variant, kernel);
     }
     Ok((control, kernels))
+}
+
+/// An error if the plan has LL128 packets, and some path of this rank's may divide their lines.
+fn lines_stay_whole(comm: &Communicator, plan: &Plan) -> Result<()> {
+    let rank = comm.rank();
+    let whole = |&peer: &u32| comm.topology().peer(peer).is_some_and(|peer| peer.is_nvlink());
+    match neighbours(rank, plan).into_iter().find(|peer| !whole(peer)) {
+        Some(peer) if plan.settings.protocol == Protocol::Ll128 && Uses::of(plan).any_packets() => {
+            let message = format!(
+                "the plan's LL128 packets need NVLink, and it does not join rank {rank} and rank {peer} as far as rank {rank} \
+                 sees; give the plan protocol LL"
+            );
+            Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn kernel(comm: &Communicator, lowered: Lowered, plan: &RankPlan) -> Result<Kernel> {
@@ -189,18 +206,18 @@ pub(super) fn scratch(
 ) -> Result<(u64, u64)> {
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
     let most = plan.ranks.iter().map(|rank| u64::from(rank.scratch_chunks)).max().unwrap_or(0);
-    let weight = most * halves * Uses::of(plan).weight();
+    let (all, uses) = (most * halves, Uses::of(plan));
     let wanted = config.max_bytes.unwrap_or(plan.settings.max_bytes);
-    if weight == 0 {
+    if all == 0 || !uses.any() {
         return Ok((128, wanted));
     }
-    let fits = agreed.scratch_bytes / weight / 128 * 128;
+    let fits = uses.distance(plan, agreed.scratch_bytes / all);
     let distance = chunks.scratch(wanted);
     if distance <= fits {
         return Ok((distance, wanted));
     }
     if config.max_bytes.is_some() || fits == 0 {
-        let needed = u128::from(distance) * u128::from(weight);
+        let needed = u128::from(uses.chunk(plan, distance).unwrap_or(u64::MAX)) * u128::from(all);
         return Err(Error::usage(
             PREPARE,
             format!(

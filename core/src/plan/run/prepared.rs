@@ -13,7 +13,7 @@ use super::ir::{Plan, Reduction};
 use super::lower::Address;
 use super::overflow::Overflow;
 use super::ports::{Handles, Memories, Ports};
-use super::sizes::{Chunks, fill};
+use super::sizes::{Chunks, fill, lines};
 use super::trace::Trace;
 use crate::comm::{Communicator, Transports};
 use crate::deadline::Deadline;
@@ -149,6 +149,8 @@ impl Prepared {
             input_bytes: lengths[0],
             output_bytes: lengths[1],
             half: self.arena.half(),
+            // It fits: a chunk of 2^32 units is longer than the address space of a device.
+            lines: u32::try_from(lines(self.scratch.0)).unwrap_or(u32::MAX),
             control: self.arena.control(),
             ..PlanArgs::default()
         };

@@ -9,6 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) const VECTOR: u64 = 16;
 /// Chunks of scratch begin at multiples of this.
 const LINE: u64 = 128;
+/// Data of a unit of LL128 packets, which is eight lines.
+const UNIT: u64 = 960;
 /// A kernel numbers fewer vectors in one range.
 const MOST_VECTORS: u64 = 1 << 30;
 
@@ -85,6 +87,11 @@ impl Chunks {
         let chunk = if self.freely { distance - distance % self.alignment } else { distance };
         chunk.saturating_mul(self.message)
     }
+}
+
+/// Units of LL128 packets from chunk to chunk, of chunks that are apart by `distance`.
+pub(super) fn lines(distance: u64) -> u64 {
+    distance.div_ceil(UNIT)
 }
 
 /// Fills in what depends on the distance of chunks.

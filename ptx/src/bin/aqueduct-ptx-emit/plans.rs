@@ -1,8 +1,8 @@
 //! Descriptions of plans' kernels whose text an assembler should accept: the shapes that plans have, with few and many ranks.
 
 use aqueduct_ptx::plan::{
-    Base, Block, Element, Kernel, Laps, Move, Number, Operand, Port, PortPut, Reduction, Rows, Shape, Share,
-    Signal, Step, Wait,
+    Base, Block, Element, Kernel, Laps, Move, Number, Operand, PacketForm, Port, PortPut, Reduction, Rows,
+    Shape, Share, Signal, Step, Wait,
 };
 
 /// Addresses of each rank: control area, input, output, scratch, packets, handle and three offsets of a port channel.
@@ -62,6 +62,7 @@ fn kernel(
         addresses: ADDRESSES * ranks,
         calls: 0,
         double_scratch: true,
+        packets: PacketForm::Ll16,
         rows: None,
         laps: Some(Laps {
             packets: 4,
@@ -87,6 +88,25 @@ fn one_shot(ranks: u32, element: Element, threads: u32) -> Kernel {
         Move { share, ..moved(sources.collect(), vec![at(0, Base::Output, 0)], 1, Some(Reduction::Sum)) };
     let rows = (0..8).map(|member| vec![member]).collect();
     kernel("one_shot", ranks, element, threads, vec![Step::Move(send), Step::Move(reduce)], rows)
+}
+
+/// The same by lines, of chunks that hardly any block has whole; then what has come goes on as lines.
+fn by_lines(ranks: u32, element: Element, threads: u32) -> Kernel {
+    let share = Some(Share { member: Number::Row(0), of: fixed(8) });
+    let of_count = |count: u32| {
+        let targets = (1..ranks).map(|peer| at(peer, Base::Packets, 0)).collect();
+        let sources = (0..ranks)
+            .map(|peer| if peer == 0 { at(0, Base::Input, 0) } else { at(0, Base::Packets, peer) })
+            .collect();
+        let on = vec![at(1, Base::Packets, ranks), at(0, Base::Output, 0), at(0, Base::Scratch, 0)];
+        [
+            Step::Move(Move { share, ..moved(vec![at(0, Base::Input, 0)], targets, count, None) }),
+            Step::Move(Move { share, ..moved(sources, on, count, Some(Reduction::Sum)) }),
+        ]
+    };
+    let steps = [of_count(1), of_count(3)].concat();
+    let rows = (0..8).map(|member| vec![member]).collect();
+    Kernel { packets: PacketForm::Ll128, ..kernel("lines", ranks, element, threads, steps, rows) }
 }
 
 /// Chunks to their owners, reduction, and the results to all, in slices.
@@ -222,6 +242,7 @@ pub(crate) fn all() -> Vec<(String, Kernel)> {
             let often = matches!(element, Element::F32 | Element::Bf16 | Element::F8E4m3);
             if often || ranks == 8 {
                 kernels.push(one_shot(ranks, element, 512));
+                kernels.push(by_lines(ranks, element, 512));
                 kernels.push(two_shot(ranks, element, threads, 1));
             }
             if ranks == 8 {

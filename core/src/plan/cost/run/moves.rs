@@ -2,7 +2,7 @@
 
 use aqueduct_ptx::plan::unroll;
 
-use super::super::ir::{Buffer, Form, Move, Operand, Place};
+use super::super::ir::{Buffer, Form, Move, Operand, Place, Protocol};
 use super::links::{Time, micros, transfer};
 use super::packets::Written;
 use super::sizes::Turn;
@@ -14,6 +14,9 @@ const ALL_THREADS: f64 = 256.0;
 /// Bytes of a packet's payload that a thread handles at once.
 const PACKET: u64 = 8;
 
+/// The same of LL128 packets: a warp has 960 bytes.
+const LINE: u64 = 30;
+
 /// A range of a rank's buffer.
 #[derive(Clone, Copy)]
 struct Side {
@@ -24,6 +27,14 @@ struct Side {
 }
 
 impl Run<'_, '_> {
+    /// Bytes of packets that carry so many bytes of data.
+    fn packet_bytes(&self, bytes: u64) -> u64 {
+        match self.plan.settings.protocol {
+            Protocol::Simple | Protocol::Ll => 2 * bytes,
+            Protocol::Ll128 => bytes / 15 * 16,
+        }
+    }
+
     /// The buffers that an operand names: one, or that of each member of a switch, which executors expand in the same way.
     fn sides(&self, rank: u32, operand: &Operand, each: &mut impl FnMut(Side)) {
         let Operand { first, form, .. } = *operand;
@@ -108,10 +119,10 @@ impl Run<'_, '_> {
             for side in sides {
                 let packets = side.form == Form::Packets;
                 if packets && reads {
-                    unpacked += 2 * bytes;
+                    unpacked += self.packet_bytes(bytes);
                     continue;
                 }
-                let wire = if packets { 2 * bytes } else { bytes };
+                let wire = if packets { self.packet_bytes(bytes) } else { bytes };
                 if side.rank == rank {
                     local += wire;
                     latency = latency.max(if reads { costs.local } else { 0 });
@@ -131,7 +142,8 @@ impl Run<'_, '_> {
         if unpacked > 0 {
             // Threads take what they handle at once, in turns that wait for memory.
             let units = unroll([sources.len(), targets.len()], true, moved.count == 1, threads);
-            let turn = PACKET * u64::from(units) * u64::from(threads);
+            let each = if self.plan.settings.protocol == Protocol::Ll128 { LINE } else { PACKET };
+            let turn = each * u64::from(units) * u64::from(threads);
             own += micros(machine.packet_turn_us * bytes as f64 / turn as f64);
         }
         let linked = if linked > 0 { linked + latency } else { 0 };

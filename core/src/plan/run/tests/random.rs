@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::super::check::{FindingKind, check};
-use super::super::super::{Plan, Reduction, random};
+use super::super::super::{Plan, Protocol, Reduction, random};
 use super::{Rig, alone, ranks};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind};
@@ -31,6 +31,9 @@ fn sizes(plan: &Plan, seed: u64) -> Vec<usize> {
             .rotate_left(u32::try_from(turn * 13).unwrap());
         usize::try_from(mixed % [5, 70, 300][usize::try_from(turn % 3).unwrap()]).unwrap()
     };
+    // Up to three units of LL128 packets in a chunk.
+    let lines = plan.settings.protocol == Protocol::Ll128;
+    let draw = |turn: u64| draw(turn) * if lines { 3 } else { 1 };
     let freely = plan.collective.kind.divides_freely();
     (0..4).map(|turn| if freely { draw(turn) + 1 } else { chunks * (draw(turn) / chunks + 1) }).collect()
 }

@@ -1,12 +1,24 @@
 //! The samples as kernels.
 
-use super::super::super::{Reduction, oracle, samples, simulate};
+use super::super::super::check::check;
+use super::super::super::{Form, Op, Plan, Protocol, Reduction, oracle, samples, simulate};
 use super::{Called, Rig, alone, close, ranks};
+
+/// The plan with LL128 packets, if it has packets and may have these.
+fn by_lines(plan: &Plan) -> Option<Plan> {
+    let packets =
+        |op: &Op| matches!(op, Op::Move(moved) if moved.targets.iter().any(|to| to.form == Form::Packets));
+    let mut lines = plan.clone();
+    lines.settings.protocol = Protocol::Ll128;
+    (plan.ranks.iter().any(|rank| rank.all_ops().any(packets)) && check(&lines).is_empty()).then_some(lines)
+}
 
 #[test]
 fn samples_run_as_their_collectives_say() {
     let _alone = alone();
-    for plan in samples::all() {
+    let lines: Vec<Plan> = samples::all().iter().filter_map(by_lines).collect();
+    assert!(lines.len() >= 4, "{} samples", lines.len());
+    for plan in samples::all().into_iter().chain(lines) {
         // Every sample divides 96; sizes grow and shrink, so that chunks of scratch would overlap if they moved. The longest one
         // is for all threads of a block, the others for few.
         let sizes: &[usize] = if plan.collective.kind.divides_freely() {
