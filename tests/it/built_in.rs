@@ -283,7 +283,29 @@ fn run(rank: &Rank) {
         bench.replays();
         rank.barrier();
     }
+    if [2, 3].contains(&rank.comm.size()) {
+        lines(rank);
+    }
     barrier(rank);
+}
+
+/// Messages of a middling size as LL128 packets, if the caller says so.
+fn lines(rank: &Rank) {
+    for kind in kinds(rank.comm.size()) {
+        let settings = config().with_packet_bytes(256).with_line_bytes(PACKETS);
+        let mut bench = Bench::new(rank, kind, settings);
+        let (limit, inputs) = (bench.limit(), bench.whole()[0]);
+        let way = |part: usize| bench.collective.algorithm(false, inputs * part, Element::F32).unwrap();
+        assert_eq!(way(limit), "lines");
+        assert_ne!(way(limit + 1), "lines");
+        assert_eq!(way(1), "packets");
+        for place in &PLACES[..3] {
+            for part in [limit, limit - 1, limit / 2 + 1] {
+                bench.run(*place, part, Reduction::Sum);
+            }
+        }
+        rank.barrier();
+    }
 }
 
 /// No stream passes a barrier that another has not reached.

@@ -26,7 +26,7 @@ const LAUNCH: &str = "Collective::launch";
 
 /// One collective over all ranks of a communicator: prepared once, then launched on streams.
 ///
-/// Small messages go as packets through scratch. Large ones go directly between buffers that were shown to the peers with
+/// Small messages go as packets through scratch, and where a table or the caller says so, longer ones as LL128 packets. Large ones go directly between buffers that were shown to the peers with
 /// [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
 /// others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
 /// root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
@@ -109,7 +109,7 @@ impl Collective {
             let executor = Executor::prepare(comm, plan, config.executor(most).in_series(series), deadline)?;
             entries.push(Entry { name: plan.name.clone(), executor, bytes: bytes.clone(), sliced: false });
         }
-        let limit = chosen.choice.packet_bytes;
+        let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = chosen.choice;
         let mut staging = None;
         for in_place in [false, true] {
             // In place one rank alone has nothing to do.
@@ -117,8 +117,8 @@ impl Collective {
                 continue;
             }
             // A call of packets has as many of its blocks as the message needs.
-            let packets = Shape { ranks, in_place, ..shape(geometry, chosen.choice.packet_blocks) };
-            let zero_copy = Shape { ranks, in_place, ..shape(geometry, chosen.choice.blocks) };
+            let packets = Shape { ranks, in_place, ..shape(geometry, packet_blocks) };
+            let zero_copy = Shape { ranks, in_place, ..shape(geometry, blocks) };
             let mut prepare =
                 |name: &str, plan: Option<Result<Plan>>, most: u64, bytes: RangeInclusive<u64>| {
                     let Some(plan) = plan else { return Ok(None) };
@@ -131,9 +131,13 @@ impl Collective {
                     entries.push(Entry { name: name.to_owned(), executor: executor.clone(), bytes, sliced });
                     Ok::<_, Error>(Some(executor))
                 };
-            if limit > 0 {
-                let most = Call::most_input(&kind, ranks, limit);
-                prepare("packets", plans::packets(&kind, packets), most, 0..=limit)?;
+            if packet_bytes > 0 {
+                let most = Call::most_input(&kind, ranks, packet_bytes);
+                prepare("packets", plans::packets(&kind, packets), most, 0..=packet_bytes)?;
+            }
+            if line_bytes > packet_bytes {
+                let most = Call::most_input(&kind, ranks, line_bytes);
+                prepare("lines", plans::lines(&kind, packets), most, 0..=line_bytes)?;
             }
             let direct = prepare("zero-copy", plans::zero_copy(&kind, zero_copy), u64::MAX, 0..=u64::MAX)?;
             let slice = staging_bytes(comm, &config, geometry);
@@ -199,7 +203,7 @@ impl Collective {
         })
     }
 
-    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `two-shot`, `staged`, or the name of a
+    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `lines`, `two-shot`, `staged`, or the name of a
     /// user's plan.
     ///
     /// # Errors
@@ -226,7 +230,8 @@ impl Collective {
     pub fn explain(&self, in_place: bool, shown: bool, count: usize, element: Element) -> Result<String> {
         let call = self.call(count, element)?;
         let (inner, bytes) = (&self.inner, call.bytes());
-        let Choice { packet_bytes, packet_blocks, blocks } = inner.chosen.choice;
+        let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = inner.chosen.choice;
+        let longest = packet_bytes.max(line_bytes);
         let why = &inner.chosen.why;
         let buffers = if shown { "shown to the peers" } else { "not shown to the peers" };
         let way = self.way(&call, in_place, shown)?;
@@ -234,16 +239,17 @@ impl Collective {
             ("packets", _) => {
                 format!("{bytes} bytes are at most {packet_bytes}; up to {packet_blocks} blocks ({why})")
             }
+            ("lines", _) => format!(
+                "{bytes} bytes are more than {packet_bytes} and at most {line_bytes}: LL128 packets, up to {packet_blocks} blocks ({why})"
+            ),
             ("zero-copy", _) => {
-                format!(
-                    "more than {packet_bytes} bytes, and the buffers are {buffers}; {blocks} blocks ({why})"
-                )
+                format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }
             (TWO_SHOT, _) | (_, Way::Staged) => {
                 let staged =
                     if matches!(way, Way::Staged) { "memory of the library's own" } else { "scratch" };
                 format!(
-                    "more than {packet_bytes} bytes through {staged}: the buffers are {buffers}, or the call is in place ({why})"
+                    "more than {longest} bytes through {staged}: the buffers are {buffers}, or the call is in place ({why})"
                 )
             }
             (name, Way::Plan(index)) => {

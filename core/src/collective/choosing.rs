@@ -38,11 +38,13 @@ pub(super) fn choose(
         (None, Some(path)) => Tuning::read(path).map(Some),
         (None, None) => Ok(None),
     };
-    agree(op, comm, kind, &given, deadline)?;
+    let whole_lines = agree(op, comm, kind, &given, deadline)?;
     let (most_packet, most) = usual_blocks(geometry);
     let ranks = comm.size();
     let usual = Choice {
         packet_bytes: packet_bytes(kind, ranks, geometry),
+        // Nothing was measured.
+        line_bytes: 0,
         packet_blocks: most_packet,
         blocks: most,
     };
@@ -56,6 +58,13 @@ pub(super) fn choose(
     if let Some(bytes) = config.packet_bytes {
         chosen.choice.packet_bytes = bytes;
         chosen.why = format!("the caller's packet_bytes; blocks: {}", chosen.why);
+    }
+    if let Some(bytes) = config.line_bytes {
+        chosen.choice.line_bytes = bytes;
+    }
+    if !whole_lines && chosen.choice.line_bytes > 0 {
+        log::info!("NVLink does not join all ranks: {} takes no LL128 packets", kind.name());
+        chosen.choice.line_bytes = 0;
     }
     Ok(chosen)
 }
@@ -80,23 +89,25 @@ fn from_table(table: &Tuning, comm: &Communicator, kind: &Kind, usual: Choice) -
     }
 }
 
-/// All ranks were given the same.
+/// All ranks were given the same. Returns whether, as far as every rank sees, NVLink joins all of them.
 fn agree(
     op: &'static str,
     comm: &Communicator,
     kind: &Kind,
     given: &Result<Option<Tuning>>,
     deadline: Deadline,
-) -> Result<()> {
+) -> Result<bool> {
     let mut mine = Writer::new();
+    mine.u8(comm.topology().all_nvlink().into());
     match given {
         Ok(table) => {
             // As the row decides, so do the devices that it is for.
             let row = table.as_ref().and_then(|table| table.choice(kind, comm.size()));
             let misfit = table.as_ref().is_some_and(|table| table.misfit(comm).is_some());
             mine.u8(0).u8(table.is_some().into()).u8(misfit.into());
-            let row =
-                row.map_or([0; 3], |row| [row.packet_bytes, row.packet_blocks.into(), row.blocks.into()]);
+            let row = row.map_or([0; 4], |Choice { packet_bytes, line_bytes, packet_blocks, blocks }| {
+                [packet_bytes, line_bytes, packet_blocks.into(), blocks.into()]
+            });
             row.into_iter().for_each(|number| {
                 mine.u64(number);
             });
@@ -107,9 +118,10 @@ fn agree(
     }
     let mine = mine.finish();
     let all = comm.gather(op, &mine, deadline)?;
+    let whole_lines = all.iter().all(|said| said.first() == Some(&1));
     if given.is_err() {
         // Its own error says more.
-        return Ok(());
+        return Ok(whole_lines);
     }
     for (rank, said) in (0..).zip(all).filter(|(rank, _)| *rank != comm.rank()) {
         let failure = failure(&said).map_err(|error| {
@@ -119,7 +131,8 @@ fn agree(
             let message = format!("rank {rank} could not read its table of choices: {text}");
             return Err(Error::new(ErrorKind::Remote, op, message).with_peer(rank));
         }
-        if said != mine {
+        // Ranks may see different devices, but must have the same table.
+        if said.get(1..) != mine.get(1..) {
             let message = format!(
                 "rank {rank} has another table of choices than rank {}; give all ranks the same file in AQUEDUCT_TUNING, or none",
                 comm.rank()
@@ -127,11 +140,12 @@ fn agree(
             return Err(Error::usage(op, message).with_peer(rank));
         }
     }
-    Ok(())
+    Ok(whole_lines)
 }
 
 /// The text of a rank that could not read its table.
 fn failure(said: &[u8]) -> WireResult<Option<&str>> {
     let mut reader = Reader::new(said);
+    reader.bool()?;
     if reader.bool()? { reader.str(MAX_TEXT).map(Some) } else { Ok(None) }
 }

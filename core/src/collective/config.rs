@@ -14,6 +14,7 @@ pub struct CollectiveConfig {
     pub(super) variants: Vec<(Element, Option<Reduction>)>,
     pub(super) plans: Vec<(Plan, RangeInclusive<u64>)>,
     pub(super) packet_bytes: Option<u64>,
+    pub(super) line_bytes: Option<u64>,
     pub(super) staging_bytes: Option<usize>,
     pub(super) tuning: Option<Tuning>,
 }
@@ -42,6 +43,14 @@ impl CollectiveConfig {
     #[must_use]
     pub fn with_packet_bytes(mut self, bytes: u64) -> Self {
         self.packet_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with LL128 packets for longer messages than packets serve, up to this many bytes of the larger of a rank's two buffers.
+    /// Ranks that NVLink does not join take none, whatever is given. By default as a table says, and where none speaks, never.
+    #[must_use]
+    pub fn with_line_bytes(mut self, bytes: u64) -> Self {
+        self.line_bytes = Some(bytes);
         self
     }
 

@@ -24,7 +24,10 @@ const SHIPPED: [(&str, &str); 1] = [("h200", include_str!("h200.tuning"))];
 pub struct Choice {
     /// The largest message that goes as packets, in bytes of the larger of a rank's two buffers; 0 for none.
     pub packet_bytes: u64,
-    /// The most blocks of a kernel that sends packets; it takes as many of them as the message needs.
+    /// The largest message that goes as LL128 packets where it is too long for `packet_bytes`; 0 for none. Only ranks that NVLink joins
+    /// heed it.
+    pub line_bytes: u64,
+    /// The most blocks of a kernel that sends packets of either sort; it takes as many of them as the message needs.
     pub packet_blocks: u32,
     /// The blocks of a kernel that reads and writes the peers' buffers.
     pub blocks: u32,
@@ -33,8 +36,8 @@ pub struct Choice {
 /// Measured choices for one sort of device, by collective and number of ranks. `aqueduct tune` writes them.
 ///
 /// The text begins with a line `aqueduct-tuning 1`, then `device` with the product name and `multiprocessors` with their number, and then
-/// a line for each choice: the collective, ranks, bytes that go as packets, and blocks of both kernels, as in
-/// `all-reduce 2 524288 64 32`. `#` begins a comment. A table speaks only for devices of its name and size: on others it is passed
+/// a line for each choice: the collective, ranks, bytes that go as packets and as LL128 packets, blocks of kernels that send these
+/// and blocks of those that reach the peers' buffers, as in `all-reduce 2 524288 0 64 32`. `#` begins a comment. A table speaks only for devices of its name and size: on others it is passed
 /// over, and the log says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
@@ -151,12 +154,14 @@ impl Tuning {
         if !NAMES.contains(&key) {
             return Err(format!("unknown {key:?}; device, multiprocessors, or one of {}", NAMES.join(", ")));
         }
-        let expected = || format!("{key} needs ranks, packet_bytes, packet_blocks and blocks");
-        let [Some(ranks), Some(packet_bytes), Some(packet_blocks), Some(blocks)] = *numbers else {
+        let expected = || format!("{key} needs ranks, packet_bytes, line_bytes, packet_blocks and blocks");
+        let [Some(ranks), Some(packet_bytes), Some(line_bytes), Some(packet_blocks), Some(blocks)] = *numbers
+        else {
             return Err(expected());
         };
         let small = |number: u64| u32::try_from(number).map_err(|_| expected());
-        let choice = Choice { packet_bytes, packet_blocks: small(packet_blocks)?, blocks: small(blocks)? };
+        let (packet_blocks, blocks) = (small(packet_blocks)?, small(blocks)?);
+        let choice = Choice { packet_bytes, line_bytes, packet_blocks, blocks };
         let ranks = small(ranks)?;
         check(ranks, choice)?;
         match self.choices.insert((key.to_owned(), ranks), choice) {
@@ -232,9 +237,10 @@ impl fmt::Display for Tuning {
     /// The text that [`parse`](Self::parse) reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{FORMAT}\ndevice {}\nmultiprocessors {}", self.device, self.multiprocessors)?;
-        writeln!(f, "# collective ranks packet_bytes packet_blocks blocks")?;
+        writeln!(f, "# collective ranks packet_bytes line_bytes packet_blocks blocks")?;
         self.choices.iter().try_for_each(|((name, ranks), choice)| {
-            writeln!(f, "{name} {ranks} {} {} {}", choice.packet_bytes, choice.packet_blocks, choice.blocks)
+            let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = choice;
+            writeln!(f, "{name} {ranks} {packet_bytes} {line_bytes} {packet_blocks} {blocks}")
         })
     }
 }
@@ -243,7 +249,7 @@ impl fmt::Display for Tuning {
 mod tests {
     use super::*;
 
-    const CHOICE: Choice = Choice { packet_bytes: 4096, packet_blocks: 8, blocks: 16 };
+    const CHOICE: Choice = Choice { packet_bytes: 4096, line_bytes: 65_536, packet_blocks: 8, blocks: 16 };
 
     #[test]
     fn a_table_is_read_as_it_was_written() {
@@ -271,14 +277,14 @@ mod tests {
         let head = "aqueduct-tuning 1\ndevice X\nmultiprocessors 4\n";
         let of = |lines: &str| Tuning::parse("t", &format!("{head}{lines}")).unwrap_err().to_string();
         for (lines, expected) in [
-            ("all-reduce 2 4096 8", "line 4: all-reduce needs ranks"),
-            ("all-reduce 2 4096 8 x", "line 4: all-reduce needs ranks"),
-            ("all-reduce 2 4096 8 8589934592", "line 4: all-reduce needs ranks"),
-            ("all-reduce 0 4096 8 8", "line 4: at least 1 rank"),
-            ("all-reduce 2 4096 8 513", "1 to 512 blocks"),
-            ("all-reduce 2 4096 0 8", "1 to 512 blocks"),
-            ("reduce 2 1 1 1\nreduce 2 1 1 1", "line 5: reduce of 2 ranks stands here a second time"),
-            ("allreduce 2 1 1 1", "line 4: unknown \"allreduce\""),
+            ("all-reduce 2 4096 0 8", "line 4: all-reduce needs ranks"),
+            ("all-reduce 2 4096 0 8 x", "line 4: all-reduce needs ranks"),
+            ("all-reduce 2 4096 0 8 8589934592", "line 4: all-reduce needs ranks"),
+            ("all-reduce 0 4096 0 8 8", "line 4: at least 1 rank"),
+            ("all-reduce 2 4096 0 8 513", "1 to 512 blocks"),
+            ("all-reduce 2 4096 0 0 8", "1 to 512 blocks"),
+            ("reduce 2 1 0 1 1\nreduce 2 1 0 1 1", "line 5: reduce of 2 ranks stands here a second time"),
+            ("allreduce 2 1 0 1 1", "line 4: unknown \"allreduce\""),
             ("multiprocessors 4", "line 4: one number"),
             ("device Y", "line 4: unknown \"device\""),
         ] {

@@ -21,7 +21,7 @@ use super::sweep::parse_size;
 use super::timing::Session;
 use crate::refusal::refuse;
 use crate::stdout::Stdout;
-use choose::{best_column, crossover};
+use choose::{best_column, limits};
 
 /// Packets serve no larger messages: long before, buffers that peers reach are faster.
 const MOST_PACKET: u64 = 4 << 20;
@@ -167,35 +167,41 @@ impl Machine<'_> {
 
         let direct = self.times(&shape, &large, &blocks, |blocks| Choice {
             packet_bytes: 0,
+            line_bytes: 0,
             packet_blocks: blocks,
             blocks,
         })?;
         let blocks_of_direct = blocks[best_column(&direct)];
         let packets = self.times(&shape, &small, &blocks, |blocks| Choice {
             packet_bytes: most_packet.next_multiple_of(grain),
+            line_bytes: 0,
             packet_blocks: blocks,
             blocks: blocks_of_direct,
         })?;
         let best = best_column(&packets);
-        let direct = self.times(&shape, &small, &[blocks_of_direct], |blocks| Choice {
-            packet_bytes: 0,
-            packet_blocks: blocks,
-            blocks,
-        })?;
-        let (packets, direct): (Vec<f64>, Vec<f64>) =
-            packets.iter().zip(&direct).map(|(packets, direct)| (packets[best], direct[0])).unzip();
-        let packet_bytes = crossover(&packets, &direct).map_or(0, |index| small[index]);
-        let choice = Choice { packet_bytes, packet_blocks: blocks[best], blocks: blocks_of_direct };
+        let with = |packet_bytes, line_bytes| {
+            let choice =
+                Choice { packet_bytes, line_bytes, packet_blocks: blocks[best], blocks: blocks_of_direct };
+            self.times(&shape, &small, &blocks[best..=best], |_| choice)
+        };
+        let first = |rows: Vec<Vec<f64>>| rows.into_iter().map(|row| row[0]).collect::<Vec<_>>();
+        // Where NVLink does not join the ranks, these are the times of the direct way.
+        let lines = first(with(0, most_packet.next_multiple_of(grain))?);
+        let direct = first(with(0, 0)?);
+        let packets: Vec<f64> = packets.iter().map(|row| row[best]).collect();
+        let [packet_bytes, line_bytes] = limits(&small, [&packets, &lines, &direct]);
+        let choice =
+            Choice { packet_bytes, line_bytes, packet_blocks: blocks[best], blocks: blocks_of_direct };
         if rank.is_root() {
+            let (by, directly) = (blocks[best], choice.blocks);
             writeln!(
                 Stdout,
-                "# {name}: size (B), packets by {} blocks (us), directly by {} (us)",
-                blocks[best], choice.blocks
+                "# {name}: size (B), packets and LL128 packets by {by} blocks (us), directly by {directly} (us)"
             )?;
-            for ((size, packets), direct) in small.iter().zip(&packets).zip(&direct) {
-                writeln!(Stdout, "{size:>12} {packets:>10.2} {direct:>10.2}")?;
+            for (((size, packets), lines), direct) in small.iter().zip(&packets).zip(&lines).zip(&direct) {
+                writeln!(Stdout, "{size:>12} {packets:>10.2} {lines:>10.2} {direct:>10.2}")?;
             }
-            writeln!(Stdout, "# {name}: packets up to {packet_bytes} B")?;
+            writeln!(Stdout, "# {name}: packets up to {packet_bytes} B, LL128 packets up to {line_bytes} B")?;
         }
         Ok(choice)
     }

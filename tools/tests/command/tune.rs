@@ -26,7 +26,11 @@ fn a_table_is_measured_written_and_read() {
     let path = table.to_str().expect("a path in UTF-8");
     let tune =
         |operation: &str| ranks(&["tune", operation, "-o", path, "-e", "2K", "-n", "1", "-G", "2"], None);
-    tune("all-reduce").exited(0).prints(&["# all-reduce: packets up to ", "mine.tuning written"]);
+    tune("all-reduce").exited(0).prints(&[
+        "# all-reduce: packets up to ",
+        "LL128 packets up to ",
+        "mine.tuning written",
+    ]);
     tune("send-recv").exited(0);
     let text = fs::read_to_string(&table).expect("the table was written");
     assert!(
@@ -50,25 +54,30 @@ fn the_table_decides_and_says_so() {
         explained(&table)
     };
     let soft = "aqueduct software device";
-    let chosen = with(soft, "all-reduce 2 4096 2 1").exited(0);
+    let chosen = with(soft, "all-reduce 2 4096 0 2 1").exited(0);
     chosen.prints(&[
         "4096 bytes are at most 4096",
         "out of place from 16384 B: zero-copy",
         "1 blocks",
         " 0 OK",
     ]);
-    let none = with(soft, "all-reduce 2 0 2 2").exited(0);
+    let none = with(soft, "all-reduce 2 0 0 2 2").exited(0);
     assert!(!none.stdout.contains(": packets:"), "{}", none.stdout);
-    with(soft, "all-reduce 4 4096 2 1")
+    let lines = with(soft, "all-reduce 2 4096 16384 2 1").exited(0);
+    lines.prints(&[
+        "16384 B: lines: 16384 bytes are more than 4096 and at most 16384: LL128 packets",
+        " 0 OK",
+    ]);
+    with(soft, "all-reduce 4 4096 0 2 1")
         .exited(0)
         .prints(&["a rule; table", "has no line for allreduce of 2 ranks"]);
     // Of another machine: right results, the next best choice, and both places say so.
-    let other = with("NVIDIA H300", "all-reduce 2 4096 2 1").exited(0);
+    let other = with("NVIDIA H300", "all-reduce 2 4096 0 2 1").exited(0);
     other.prints(&["a rule; the table", "is for NVIDIA H300", " 0 OK"]).says(&["it is passed over"]);
     // Of another version, and nonsense.
     fs::write(&table, "aqueduct-tuning 2\n").expect("room");
     explained(&table).exited(1).says(&["line 1", "make it anew with `aqueduct tune`"]);
-    with(soft, "all-reduce 2 many 2 2").exited(1).says(&["line 4: all-reduce needs ranks"]);
+    with(soft, "all-reduce 2 many 0 2 2").exited(1).says(&["line 4: all-reduce needs ranks"]);
     fs::remove_file(&table).expect("it was there");
     explained(&table).exited(1).says(&["cannot read"]);
 }
@@ -80,7 +89,7 @@ fn ranks_with_different_tables_refuse() {
     for (rank, bytes) in [(0, 4096), (1, 8192)] {
         let path = folder.path().join(rank.to_string());
         let text = format!(
-            "aqueduct-tuning 1\ndevice aqueduct software device\nmultiprocessors 16\nall-reduce 2 {bytes} 2 2\n"
+            "aqueduct-tuning 1\ndevice aqueduct software device\nmultiprocessors 16\nall-reduce 2 {bytes} 0 2 2\n"
         );
         fs::write(path, text).expect("room");
     }

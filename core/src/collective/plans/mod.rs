@@ -25,7 +25,7 @@ mod predicted;
 mod tests;
 
 use crate::error::Result;
-use crate::plan::{Kind, Plan};
+use crate::plan::{Kind, Plan, Protocol};
 
 pub(super) use barrier::barrier;
 pub(super) use shape::Shape;
@@ -61,6 +61,15 @@ pub(super) fn packets(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
         Kind::Custom(_) => return None,
     };
     Some(program.compile())
+}
+
+/// The same with LL128 packets, for messages of a middling size.
+pub(super) fn lines(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
+    let by_lines = |mut plan: Plan| {
+        plan.settings.protocol = Protocol::Ll128;
+        plan
+    };
+    packets(kind, shape).map(|plan| plan.map(by_lines))
 }
 
 /// The plan for large messages on any buffers; `None` where a call is copied to and from memory that the peers reach instead.

@@ -32,6 +32,9 @@ const SMALL_THREADS: u32 = 128;
 /// Units of 8 bytes, which are packets' data, up to which blocks are small.
 const SMALL_UNITS: u64 = 4096;
 
+/// Units of 8 bytes that a warp handles together as LL128 lines.
+const LINE_UNITS: u64 = 120;
+
 /// A rank's kernels for one element type and reduction, and what their parameter consists of.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -41,6 +44,8 @@ pub(super) struct Kernel {
     few: Option<Launch>,
     /// A call has no more blocks than its message needs.
     any_grid: bool,
+    /// Packets are LL128 lines.
+    lines: bool,
     /// The most chunks that a block handles in one operation, or all blocks together where the grid grows.
     widest: u32,
     pub(super) addresses: Vec<Address>,
@@ -65,9 +70,19 @@ impl Kernel {
             return (function, *config);
         }
         let units = 2 * most;
-        let Launch { function, config } =
-            self.few.as_ref().filter(|_| units <= SMALL_UNITS).unwrap_or(&self.all);
-        let blocks = units.div_ceil(u64::from(config.block[0])).clamp(1, u64::from(config.grid[0]));
+        // A warp handles a unit of lines where each of its threads handles a packet.
+        let of_block =
+            |threads: u32| if self.lines { u64::from(threads / 32) * LINE_UNITS } else { u64::from(threads) };
+        let small = |few: &&Launch| {
+            let most = if self.lines {
+                u64::from(few.config.grid[0]) * of_block(few.config.block[0])
+            } else {
+                SMALL_UNITS
+            };
+            units <= most
+        };
+        let Launch { function, config } = self.few.as_ref().filter(small).unwrap_or(&self.all);
+        let blocks = units.div_ceil(of_block(config.block[0])).clamp(1, u64::from(config.grid[0]));
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
         (args.grid_magic, args.grid_shift) = divisor(blocks);
         (function, LaunchConfig::linear(blocks, config.block[0]))
@@ -158,6 +173,7 @@ fn lines_stay_whole(comm: &Communicator, plan: &Plan) -> Result<()> {
 fn kernel(comm: &Communicator, lowered: Lowered, plan: &RankPlan) -> Result<Kernel> {
     let Lowered { mut kernel, addresses } = lowered;
     let any_grid = kernel.runs_with_any_grid();
+    let lines = kernel.packets == ptx::PacketForm::Ll128;
     let all = launch(comm, &kernel)?;
     let rows = kernel.args_rows();
     let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
@@ -167,7 +183,15 @@ fn kernel(comm: &Communicator, lowered: Lowered, plan: &RankPlan) -> Result<Kern
         kernel.threads = few_threads;
         launch(comm, &kernel)
     });
-    Ok(Kernel { all, few: few.transpose()?, any_grid, widest: widest(plan, any_grid), addresses, rows })
+    Ok(Kernel {
+        all,
+        few: few.transpose()?,
+        any_grid,
+        lines,
+        widest: widest(plan, any_grid),
+        addresses,
+        rows,
+    })
 }
 
 fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {

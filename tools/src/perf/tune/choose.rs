@@ -25,6 +25,16 @@ pub(super) fn crossover(first: &[f64], second: &[f64]) -> Option<usize> {
     lost.unwrap_or(rows).checked_sub(1)
 }
 
+/// The sizes up to which packets and LL128 packets are taken, of the times of these two and of the direct way; 0 for never.
+pub(super) fn limits(sizes: &[u64], [packets, lines, direct]: [&[f64]; 3]) -> [u64; 2] {
+    let limit = |index: Option<usize>| index.map_or(0, |index| sizes[index]);
+    let shorter: Vec<f64> = lines.iter().zip(direct).map(|(lines, direct)| lines.min(*direct)).collect();
+    let packet_bytes = limit(crossover(packets, &shorter));
+    let behind = sizes.partition_point(|&size| size <= packet_bytes);
+    let line_bytes = crossover(&lines[behind..], &direct[behind..]).map_or(0, |index| sizes[behind + index]);
+    [packet_bytes, line_bytes]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +50,18 @@ mod tests {
         );
         assert_eq!(best_column(&[vec![1.9, 2.0], vec![100.0, 60.0]]), 1);
         assert_eq!(best_column(&[]), 0);
+    }
+
+    #[test]
+    fn each_sort_of_packets_is_taken_where_it_is_the_fastest() {
+        let sizes = [1, 2, 4, 8, 16];
+        let direct = [9.0, 9.0, 9.0, 9.0, 9.0];
+        let packets = [1.0, 2.0, 4.0, 8.0, 16.0];
+        assert_eq!(limits(&sizes, [&packets, &[3.0, 3.0, 3.0, 5.0, 9.5], &direct]), [2, 8]);
+        assert_eq!(limits(&sizes, [&packets, &direct, &direct]), [8, 16], "lines are no worse");
+        assert_eq!(limits(&sizes, [&packets, &[9.5; 5], &direct]), [8, 0], "never lines");
+        assert_eq!(limits(&sizes, [&[10.0; 5], &[1.0; 5], &direct]), [0, 16], "never packets");
+        assert_eq!(limits(&sizes, [&[1.0; 5], &[2.0; 5], &direct]), [16, 0], "packets to the end");
     }
 
     #[test]
