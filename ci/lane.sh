@@ -34,6 +34,25 @@ lane() {
     done < <(tr -d '\r' <"$log" | grep -ao 'NOT RUN: .*: .*' | sed 's/^NOT RUN: //' | sort -u)
 }
 
+# beside NAME COMMAND...: begins the command of a lane in the background, for one that leaves a core idle. `lane NAME ended NAME`
+# waits for it, prints what it said, and judges it as any other; its CPU seconds count for the lanes that run meanwhile.
+beside() {
+    local name=$1
+    shift
+    [ "$wanted" = "  " ] || case $wanted in *" $name "*) ;; *) return ;; esac
+    rm -f ".cache/ci/$name.status"
+    (
+        ("$@") </dev/null >".cache/ci/$name.beside" 2>&1
+        echo $? >".cache/ci/$name.status"
+    ) &
+}
+ended() {
+    local status=.cache/ci/$1.status
+    until [ -s "$status" ]; do sleep 1; done
+    cat ".cache/ci/$1.beside"
+    return "$(cat "$status")"
+}
+
 # CPU seconds of this shell and of all its children that have exited.
 cpu_seconds() { awk '{ print int(($14 + $15 + $16 + $17) / hz) }' hz="$(getconf CLK_TCK)" "/proc/$$/stat"; }
 
