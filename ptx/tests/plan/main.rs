@@ -17,4 +17,6 @@ mod rig;
 #[path = "../ring/mod.rs"]
 #[expect(dead_code, reason = "the others are other tests'")]
 mod ring;
+mod rows;
 mod solo;
+mod trace;

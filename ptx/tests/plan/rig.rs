@@ -17,7 +17,7 @@ use crate::device::{Args, Machine};
 /// Bytes around each buffer that must not change.
 pub(crate) const CANARY: usize = 64;
 /// Bytes of a control area.
-pub(crate) const CONTROL: usize = 4096;
+pub(crate) const CONTROL: usize = 8192;
 
 /// Places in every control area. Counters of the channel between two ranks lie at `16 * rank` and 8 behind.
 pub(crate) const CALLS: u32 = 0;
@@ -26,6 +26,8 @@ pub(crate) const EXPECTED: u32 = 1024;
 pub(crate) const OUTBOUND: u32 = 1536;
 pub(crate) const SEMAPHORES: u32 = 2560;
 pub(crate) const BARRIERS: u32 = 2304;
+/// To the end of the area.
+pub(crate) const TABLES: u32 = 4096;
 
 pub(crate) fn fixed(value: u32) -> Number {
     Number::Fixed(value)
@@ -59,6 +61,8 @@ pub(crate) struct World {
     pub(crate) scratch_chunk: u64,
     /// Addresses behind those of the ranks.
     pub(crate) more: Vec<u64>,
+    /// Those behind `more` that each rank has of its own: all ranks equally many, or none.
+    pub(crate) own: Vec<Vec<u64>>,
     target: Target,
     /// Functions by rank and text.
     loaded: RefCell<HashMap<(usize, String), CUfunction>>,
@@ -104,7 +108,7 @@ pub(crate) fn wait(peer: u32) -> Wait {
 }
 
 /// The same with counters `offset` bytes behind.
-fn signal_at(me: u32, peer: u32, offset: u32) -> Signal {
+pub(crate) fn signal_at(me: u32, peer: u32, offset: u32) -> Signal {
     Signal {
         outbound: fixed(OUTBOUND + offset + 16 * peer),
         peer: fixed(peer * ADDRESSES),
@@ -113,7 +117,7 @@ fn signal_at(me: u32, peer: u32, offset: u32) -> Signal {
     }
 }
 
-fn wait_at(peer: u32, offset: u32) -> Wait {
+pub(crate) fn wait_at(peer: u32, offset: u32) -> Wait {
     Wait {
         inbound: fixed(INBOUND + offset + 16 * peer),
         expected: fixed(EXPECTED + offset + 16 * peer),
@@ -183,6 +187,7 @@ impl World {
             chunks,
             scratch_chunk,
             more: Vec::new(),
+            own: vec![Vec::new(); ranks],
             target: Target::new(90),
             loaded: RefCell::default(),
         }
@@ -242,7 +247,9 @@ impl World {
             .as_bytes()
             .iter()
             .copied()
-            .chain(addresses.chain(self.more.iter().copied()).flat_map(u64::to_ne_bytes))
+            .chain(
+                addresses.chain(self.more.iter().chain(&self.own[rank]).copied()).flat_map(u64::to_ne_bytes),
+            )
             .chain(kernel.args_rows().into_iter().flat_map(u32::to_ne_bytes))
             .collect();
         Args::default().bytes(&bytes)
