@@ -187,3 +187,6 @@ impl Delivery for Remainder {
         false
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

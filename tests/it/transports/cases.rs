@@ -1,9 +1,11 @@
 //! Cases that every connection must pass. Both ranks run each case, which leaves nothing outstanding.
 
+use std::sync::Arc;
+
 use aqueduct::ErrorKind;
 use aqueduct::channel::InboundSignals;
-use aqueduct::comm::Transport;
-use aqueduct::gpu::{Event, Stream};
+use aqueduct::comm::{Host2DeviceSemaphore, Transport};
+use aqueduct::gpu::{Event, GpuBuffer, Stream};
 use aqueduct_tests::not_run;
 
 use super::pair::{Kind, LEN, Pair, load, look, memory};
@@ -291,8 +293,31 @@ pub(super) fn host_to_device(pair: &Pair) {
         );
         pair.rank.barrier();
     }
+    polls(pair, &semaphore, &signals, &stream);
     let counters = semaphore.counters(soon()).unwrap();
-    assert_eq!((counters.inbound, counters.expected_inbound, counters.outbound), (3, 3, 3));
+    assert_eq!((counters.inbound, counters.expected_inbound, counters.outbound), (4, 4, 4));
+}
+
+/// A poll takes a signal that has come, and none before.
+fn polls(pair: &Pair, semaphore: &Host2DeviceSemaphore, signals: &InboundSignals, stream: &Stream) {
+    let buffer = Arc::new(GpuBuffer::new(pair.rank.comm.context(), 4).unwrap());
+    let mut poll = || {
+        let mut taken = [0xff; 4];
+        buffer.upload(0, &taken, soon()).unwrap();
+        signals.poll(stream, &buffer.slice(..).unwrap()).unwrap();
+        stream.synchronize(soon()).unwrap();
+        buffer.download(0, &mut taken, soon()).unwrap();
+        u32::from_ne_bytes(taken)
+    };
+    assert_eq!(poll(), 0, "no signal has come");
+    pair.rank.barrier();
+    semaphore.signal().unwrap();
+    let deadline = soon();
+    while poll() != 1 {
+        assert!(!deadline.expired(), "the signal does not come");
+    }
+    pair.rank.barrier();
+    assert_eq!(poll(), 0, "there was one signal");
 }
 
 pub(super) fn far_offsets(pair: &Pair) {
