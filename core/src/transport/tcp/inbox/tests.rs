@@ -229,6 +229,19 @@ impl RawStream for Chopped {
         Ok(count)
     }
 
+    unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
+        let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum()];
+        let got = self.read(&mut bytes, &mut Vec::new())?;
+        let mut rest = &bytes[..got];
+        for part in parts {
+            let (now, later) = rest.split_at(rest.len().min(part.iov_len));
+            // SAFETY: the caller vouches for the part, which has room for these bytes.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), part.iov_base.cast(), now.len()) };
+            rest = later;
+        }
+        Ok(got)
+    }
+
     fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
         unreachable!("an inbox sends nothing")
     }
@@ -250,7 +263,7 @@ fn frames_are_received_in_whatever_parts_they_come() {
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let deadline = Deadline::after(Duration::from_secs(60));
     let data: Vec<u8> = (0..LEN).map(|at| (at / 7 % 251) as u8).collect();
-    for each in [1, 7, 30, 4000, 20_000, usize::MAX] {
+    for each in [1, 5, 7, 30, 4000, 20_000, usize::MAX] {
         let (host, device) = (
             Arc::new(HostBuffer::new(&context, LEN).unwrap()),
             Arc::new(GpuBuffer::new(&context, LEN).unwrap()),
@@ -276,6 +289,7 @@ fn frames_are_received_in_whatever_parts_they_come() {
         let words = b"enough";
         sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
         sent.extend_from_slice(words);
+        sent.extend_from_slice(b" of nonsense behind the reason");
         let socket = Chopped::new(sent, each);
         let error = loop {
             match inbox.progress(&socket, &regions, COPIES) {
@@ -322,4 +336,60 @@ fn the_end_of_a_stream_is_an_error_only_inside_a_message() {
         };
         assert_eq!(end.is_ok(), whole, "{rest} bytes of a message");
     }
+}
+
+/// Frames fill the buffer but for a part of one.
+#[test]
+fn a_frame_may_lie_across_the_end_of_the_buffer() {
+    const EACH: usize = 7;
+    const FRAMES: usize = 4000;
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let host = Arc::new(HostBuffer::new(&context, EACH * FRAMES).unwrap());
+    let memory = register_host(&host, 0, EACH * FRAMES, Transport::Ethernet.into()).unwrap();
+    let regions = Arc::new(Regions::default());
+    let grant = regions.grant(1, memory.place().clone(), memory.len(), Rights::REMOTE_WRITE);
+    let data: Vec<u8> = (0..EACH * FRAMES).map(|at| (at / 5 % 251) as u8).collect();
+    let frame = |nth: usize| {
+        let offset = (EACH * nth) as u64;
+        let header = Frame::Write { region: grant.number(), offset, len: EACH as u32 }.encode();
+        [&header[..], &data[EACH * nth..][..EACH]].concat()
+    };
+    let sent: Vec<u8> = (0..FRAMES).flat_map(frame).collect();
+    assert!(sent.len() > 2 * BUFFER_BYTES && !BUFFER_BYTES.is_multiple_of(HEADER_BYTES + EACH));
+    let (socket, mut inbox) =
+        (Chopped::new(sent, usize::MAX), Inbox::new(Staging::new(&context).unwrap(), 1));
+    while !inbox.progress(&socket, &regions, COPIES).unwrap().ended {}
+    let mut got = vec![0; data.len()];
+    host.memory().read(0, &mut got).unwrap();
+    assert!(got == data);
+}
+
+/// No copy has begun when the bytes of the last one come.
+#[test]
+fn bytes_for_a_stuck_device_lie_beside_each_other() {
+    const LEN: usize = 300;
+    let (mut inbox, word) = behind_a_stuck_device();
+    let context = inbox.staging.stream.context().clone();
+    let device = Arc::new(GpuBuffer::new(&context, LEN).unwrap());
+    let regions = Arc::new(Regions::default());
+    let place = Place::Device(device.slice(..).unwrap());
+    let grant = regions.grant(1, place, LEN, Rights::REMOTE_WRITE);
+    let data: Vec<u8> = (0..LEN).map(|at| (at * 7 % 251) as u8).collect();
+    let frame = |nth: usize| {
+        let header = Frame::Write { region: grant.number(), offset: 100 * nth as u64, len: 100 }.encode();
+        [&header[..], &data[100 * nth..][..100]].concat()
+    };
+    let socket = Chopped::new((0..3).flat_map(frame).collect(), usize::MAX);
+    let received = (0..4).map(|_| inbox.progress(&socket, &regions, COPIES).map(|turn| turn.ended));
+    let received = received.collect::<Result<Vec<_>>>();
+    let waiting = inbox.landings.waiting();
+    word.memory().word64(0).unwrap().store(1, Ordering::Release);
+    let (deadline, mut got) = (Deadline::after(Duration::from_secs(60)), vec![0; LEN]);
+    inbox.staging.stream.synchronize(deadline).unwrap();
+    // Asserted last: nobody waits for a device that stays stuck.
+    assert!(received.is_ok_and(|ended| !ended.contains(&true)), "an end while the device is stuck");
+    assert_eq!(waiting, 4, "the first that is stuck, and three copies");
+    device.download(0, &mut got, deadline).unwrap();
+    assert!(got == data);
 }
