@@ -1,6 +1,7 @@
 //! Connections whose peer is the test, at the other end of a socket that the service thread polls.
 
 mod closing;
+mod sending;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -327,6 +328,8 @@ fn the_service_thread_is_told_of_operations_that_wait_for_a_device() {
         update(duplex, memory, 7);
         duplex.outbox(Outbox::ask);
         duplex.kick().unwrap();
+        // The service thread has looked by then, and must look again.
+        std::thread::sleep(Duration::from_millis(20));
         word.memory().word64(0).unwrap().store(1, Ordering::Release);
         assert!(matches!(far.hear(), Frame::Update { value: 7, .. }));
         assert_eq!(far.hear(), Frame::Ask);

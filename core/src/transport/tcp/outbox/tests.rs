@@ -267,3 +267,36 @@ fn device_memory_is_sent_piece_by_piece() {
         assert_eq!(at, LEN);
     });
 }
+
+/// A socket whose peer has gone.
+#[derive(Debug)]
+struct Broken;
+
+impl RawStream for Broken {
+    fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        unreachable!("an outbox receives nothing")
+    }
+
+    fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        unreachable!("an outbox ends nothing")
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        unreachable!("nobody waits")
+    }
+}
+
+#[test]
+fn a_socket_that_will_take_nothing_more_is_an_error() {
+    with_memories(|comm, [memory, _]| {
+        let mut outbox = Outbox::new(Staging::new(comm.context()).unwrap(), 1);
+        let remote = memory.remote().unwrap().0;
+        outbox.update(remote, remote.region().unwrap(), 0, 7);
+        let error = outbox.progress(&Broken).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (crate::error::ErrorKind::PeerLost, Some(1)), "{error}");
+    });
+}
