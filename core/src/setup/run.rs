@@ -281,27 +281,5 @@ impl Running {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_of_this_rank_is_reported_before_what_it_heard() {
-        let own = |text: &str| Error::new(ErrorKind::Exhausted, "recv_memory", text.to_owned()).with_peer(2);
-        let heard = Error::new(ErrorKind::Exhausted, "send_memory", "rank 2 failed: no memory".to_owned())
-            .with_peer(2);
-        let aborted = Error::new(ErrorKind::Aborted, "send_memory", "aborted by rank 2".to_owned());
-        let mut worst = Worst::default();
-        for (place, error, reported) in [
-            (1, &heard, "rank 2 failed: no memory"),
-            (0, &aborted, "aborted by rank 2"),
-            (7, &own("no descriptors"), "no descriptors"),
-            (5, &own("no memory"), "no memory"),
-            (6, &own("no time"), "no memory"),
-            (2, &heard, "no memory"),
-        ] {
-            worst.note(place, error);
-            assert_eq!(worst.0.as_ref().unwrap().1.message(), reported);
-        }
-    }
-}
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,98 @@
+//! Items of one rank, and the error that is reported of several.
+
+use std::sync::mpsc;
+
+use super::*;
+use crate::bootstrap;
+use crate::comm::{Communicator, CommunicatorConfig};
+use crate::gpu::{Context, Device, Driver};
+use crate::setup::key::Kind;
+use crate::setup::mailbox::SetupMail;
+
+/// An item that can never be built, or that could be, and where it gives out its end.
+struct Fake {
+    key: Key,
+    fails: bool,
+    end: mpsc::Sender<(Kind, Result<()>)>,
+}
+
+impl Item for Fake {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn ready(&mut self) -> Option<Result<()>> {
+        let failure = || Err(Error::new(ErrorKind::Exhausted, "send_memory", "no memory".to_owned()));
+        Some(if self.fails { failure() } else { Ok(()) })
+    }
+
+    fn offer(&mut self) -> Result<Offer<Hold>> {
+        Ok(Offer::default())
+    }
+
+    fn build(&mut self, _: Offer<Receipt>, _: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, result: Result<()>) {
+        self.end.send((self.key.kind, result)).unwrap();
+    }
+}
+
+/// Runs items of rank 0 of one, by their keys and whether they fail; the error, and the end of each.
+fn run_alone(items: &[(Key, bool)], deadline: Deadline) -> (Error, Vec<(Kind, Result<()>)>) {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let soon = Deadline::after(Duration::from_secs(60));
+    let bootstrap = bootstrap::local(1).remove(0);
+    let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::default(), soon).unwrap();
+    let exchange = comm.exchange();
+    let mail = SetupMail::new(0, 1);
+    let post = Post { group: &exchange.group, mail: &mail, ledger: &exchange.ledger };
+    let (end, ends) = mpsc::channel();
+    let items =
+        items.iter().map(|&(key, fails)| Box::new(Fake { key, fails, end: end.clone() }) as Box<dyn Item>);
+    let error = run(&post, items.collect(), deadline).unwrap_err();
+    (error, ends.try_iter().collect())
+}
+
+/// Otherwise it would wait until its time is up.
+#[test]
+fn an_item_hears_that_the_other_end_at_its_own_rank_has_failed() {
+    let [send, recv] = [Kind::MemorySend, Kind::MemoryRecv].map(|kind| Key::user(kind, 0, 7));
+    let (_, ends) = run_alone(&[(recv, false), (send, true)], Deadline::after(Duration::from_secs(60)));
+    assert_eq!(ends.len(), 2);
+    for (kind, end) in ends {
+        let error = end.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{kind:?}: {error}");
+    }
+}
+
+#[test]
+fn an_exchange_that_nobody_else_asks_for_is_named_by_its_call() {
+    let space = Namespace::Exchange { buffer: 1, count: 3 };
+    let key = Key { kind: Kind::MemoryRecv, peer: 0, space, tag: 9 };
+    let (error, _) = run_alone(&[(key, false)], Deadline::after(Duration::ZERO));
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("exchange_memory with 3 buffers and tag 9"), "{error}");
+}
+
+#[test]
+fn a_failure_of_this_rank_is_reported_before_what_it_heard() {
+    let own = |text: &str| Error::new(ErrorKind::Exhausted, "recv_memory", text.to_owned()).with_peer(2);
+    let heard =
+        Error::new(ErrorKind::Exhausted, "send_memory", "rank 2 failed: no memory".to_owned()).with_peer(2);
+    let aborted = Error::new(ErrorKind::Aborted, "send_memory", "aborted by rank 2".to_owned());
+    let mut worst = Worst::default();
+    for (place, error, reported) in [
+        (1, &heard, "rank 2 failed: no memory"),
+        (0, &aborted, "aborted by rank 2"),
+        (7, &own("no descriptors"), "no descriptors"),
+        (5, &own("no memory"), "no memory"),
+        (6, &own("no time"), "no memory"),
+        (2, &heard, "no memory"),
+    ] {
+        worst.note(place, error);
+        assert_eq!(worst.0.as_ref().unwrap().1.message(), reported);
+    }
+}
