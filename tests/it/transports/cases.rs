@@ -301,7 +301,7 @@ pub(super) fn host_to_device(pair: &Pair) {
 /// A poll takes a signal that has come, and none before.
 fn polls(pair: &Pair, semaphore: &Host2DeviceSemaphore, signals: &InboundSignals, stream: &Stream) {
     let buffer = Arc::new(GpuBuffer::new(pair.rank.comm.context(), 4).unwrap());
-    let mut poll = || {
+    let poll = || {
         let mut taken = [0xff; 4];
         buffer.upload(0, &taken, soon()).unwrap();
         signals.poll(stream, &buffer.slice(..).unwrap()).unwrap();
