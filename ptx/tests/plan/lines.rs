@@ -6,7 +6,7 @@ use aqueduct_ptx::plan::{
     Base, Block, Element, Kernel, Move, Number, Operand, Port, PortPut, Reduction, Share, Step,
 };
 
-use crate::rig::{CALLS, INBOUND, World, fixed, kernel, moved, operand, signal, with_lines};
+use crate::rig::{CALLS, CANARY, INBOUND, World, fixed, kernel, moved, noise, operand, signal, with_lines};
 use crate::solo::{Solo, at, sizes};
 
 /// As many chunks of packets as every kernel of these tests has.
@@ -24,7 +24,7 @@ fn blocks(plan: Kernel, count: u32) -> Kernel {
 /// Input as lines, and the lines to the output: what blocks, warps and lanes do not have whole goes by elements.
 #[test]
 fn lines_hold_what_was_sent() {
-    let mut solo = Solo::new(60_000, CHUNKS.into(), 20_480);
+    let mut solo = Solo::new(20_000, CHUNKS.into(), 7040);
     for (element, skew) in
         [(Element::U8, [0, 0]), (Element::U8, [3, 5]), (Element::F16, [2, 0]), (Element::I64, [8, 16])]
     {
@@ -36,10 +36,11 @@ fn lines_hold_what_was_sent() {
             ];
             let plan = with_lines(kernel(1, element, steps), 0, CHUNKS);
             let size = element.bytes() as u64;
-            for chunk in [16, 944, 960, 976, 1920, 16 * 1111, 20_480] {
+            // Less than a unit, some whole ones, and more than a turn of both warps.
+            for chunk in [16, 944, 976, 1920, 16 * 411] {
                 let bytes = chunk * u64::from(count);
-                for less in [0, size, 8, chunk / 2 / size * size] {
-                    if less < bytes && bytes + 8 < 60_000 {
+                for less in [0, size, chunk / 2 / size * size] {
+                    if less < bytes {
                         solo.run(&plan, sizes(chunk, bytes - less), skew);
                     }
                 }
@@ -193,4 +194,21 @@ fn proxies_put_no_lines() {
     let target = aqueduct_ptx::Target::new(90);
     let error = aqueduct_ptx::plan::render(&plan(step), target).unwrap_err().to_string();
     assert!(error.contains("LL16 packets only"), "{error}");
+}
+
+/// The sender is busy for much longer than a reader polls before it looks at the abort word for the first time.
+#[test]
+fn lines_that_come_late_are_awaited() {
+    const BYTES: usize = 16_000;
+    let world = World::new(2, BYTES, CHUNKS.into(), 16_384);
+    let copy = moved(vec![operand(1, Base::Input, 0)], vec![operand(1, Base::Output, 0)], 1, None);
+    let send = moved(vec![operand(1, Base::Input, 0)], vec![operand(0, Base::Packets, 2)], 1, None);
+    let read = moved(vec![operand(0, Base::Packets, 2)], vec![operand(0, Base::Output, 0)], 1, None);
+    let steps = [vec![read], vec![Step::Loop { unit: 16, chunks: fixed(1), body: vec![copy] }, send]];
+    let kernels: Vec<Kernel> =
+        (0..).zip(steps).map(|(me, steps)| with_lines(kernel(2, Element::U8, steps), me, CHUNKS)).collect();
+    let data = noise(7, BYTES);
+    world.machine.write(1, world.memory[1].input + CANARY as u64, &data);
+    world.run(&kernels, sizes(BYTES as u64, BYTES as u64), [0, 0]);
+    assert_eq!(world.machine.read(0, world.memory[0].output + CANARY as u64, BYTES), data);
 }
