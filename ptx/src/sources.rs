@@ -173,6 +173,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/sem_signal.ptxi",
     "inc/sem_wait.ptxi",
     "inc/spin.ptxi",
+    "inc/spin_warp.ptxi",
     "inc/store16.ptxi",
     "inc/unpack_packets.ptxi",
     "inc/unpack_packets_turn.ptxi",
