@@ -1,18 +1,22 @@
 //! `aqueduct bench`: a built-in collective beside NCCL's, in one group of processes, call for call.
 
 mod nccl;
+mod plot;
 
+use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use aqueduct::bootstrap::Launch;
 use aqueduct::gpu::Stream;
 
 use super::args::{Common, Operation};
 use super::collective::Bench;
 use super::head::{Head, auto};
 use super::need::Need;
-use super::output::{self, Foot, Output, Table, present};
+use super::output::{self, Foot, Table, present};
 use super::pace::Pace;
 use super::record::{Place, Record, Series};
 use super::shape::Shape;
@@ -21,6 +25,7 @@ use super::timing::{EventClock, Launches, Session, sample};
 use super::wide::choose;
 use crate::refusal::refuse;
 use nccl::{Buffers, Elements, Nccl};
+use plot::Plot;
 
 /// `aqueduct bench`: ours and NCCL's times of one collective in one table.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +41,9 @@ pub(crate) struct Args {
     /// NCCL's library
     #[arg(long, value_name = "FILE", default_value = "libnccl.so.2")]
     nccl: String,
+    /// Draw times and bandwidths against the size, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
@@ -44,6 +52,14 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         refuse!("{} has no counterpart in NCCL; `aqueduct perf` measures it", args.operation.name())
     };
     let outlets = output::open(&common.results.files)?;
+    // Before anything is measured, and by the rank that draws.
+    let first = Launch::from_env()?.is_none_or(|launch| launch.rank == 0);
+    let drawing = args
+        .plot
+        .as_ref()
+        .filter(|_| first)
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
+    let drawing = drawing.transpose()?;
     let rank = Need::none().join()?;
     let ranks = rank.bootstrap.size();
     if args.root >= ranks {
@@ -97,14 +113,26 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         Err(_) => None,
     };
     let clock = EventClock::new(&rank)?;
-    present(&session, &head, choose(common.results.stats, Rivals), outlets, |output| {
+    let mut plot = Plot::new(format!(
+        "{} of {ranks} ranks, {}, {}",
+        args.operation.name(),
+        common.datatype.name(),
+        if software { "software device" } else { "GPUs" }
+    ));
+    let code = present(&session, &head, choose(common.results.stats, Rivals), outlets, |output| {
         sizes.iter().enumerate().try_for_each(|(index, &bytes)| {
             session.progress.row(format!("{bytes} B"));
             let wrong = ours.check(index, Place::OutOfPlace)?;
-            row(&session, common, &clock, (&ours, &shape), rival.as_ref(), bytes, wrong, output)?;
+            let rows = row(&session, common, &clock, (&ours, &shape), rival.as_ref(), bytes, wrong)?;
+            rows.iter().for_each(|row| plot.add(row));
+            rows.into_iter().try_for_each(|row| output.row(row))?;
             output.print()
         })
-    })
+    })?;
+    if let Some(mut file) = drawing {
+        write!(file, "{plot}").context("cannot write the plot")?;
+    }
+    Ok(code)
 }
 
 /// NCCL with what it works on beside the buffers of ours.
@@ -116,7 +144,6 @@ struct Rival<'a> {
 }
 
 /// Measures one size, each side's calls in turn.
-#[expect(clippy::too_many_arguments, reason = "one call, which names what the loop above shares")]
 fn row(
     session: &Session<'_>,
     common: &Common,
@@ -125,8 +152,7 @@ fn row(
     rival: Option<&Rival<'_>>,
     bytes: u64,
     wrong: Option<u64>,
-    output: &mut Output,
-) -> Result<()> {
+) -> Result<Vec<Record>> {
     let rank = session.rank;
     let plan = common.plan(bytes, session.software());
     let len = usize::try_from(bytes)?;
@@ -147,7 +173,7 @@ fn row(
     let name = ours.algorithm(len, Place::OutOfPlace)?;
     let Some(rival) = rival else {
         let [timed] = sample(session, &plan, [&mut |calls| mine.time(rank, clock, calls)])?;
-        return output.row(record(name, Series::Measured, timed.of_parts(mine.per_replay())));
+        return Ok(vec![record(name, Series::Measured, timed.of_parts(mine.per_replay()))]);
     };
     let on = |buffers: Buffers| {
         move |stream: &Stream| {
@@ -193,7 +219,7 @@ fn row(
         .iter()
         .min_by(|a, b| a.time_p50_us.unwrap_or(f64::MAX).total_cmp(&b.time_p50_us.unwrap_or(f64::MAX)));
     let mine = mine.map(|mine| best.map_or(mine.clone(), |best| mine.compared_with(best)));
-    mine.into_iter().chain(theirs).try_for_each(|row| output.row(row))
+    Ok(mine.into_iter().chain(theirs).collect())
 }
 
 const NCCL: &str = "nccl";

@@ -22,13 +22,20 @@ fn without_nccl_ours_stands_alone() {
             (&"measured".into(), &bytes.into(), &0.into())
         );
     }
-    let table = bench(&["all-reduce", "-b", "1K", "-e", "1K"]).exited(0).stdout;
+    let folder = tempfile::tempdir().expect("a folder");
+    let plot = folder.path().join("plot.svg");
+    let path = plot.to_str().expect("a path in UTF-8");
+    let table = bench(&["all-reduce", "-b", "1K", "-e", "1K", "--plot", path]).exited(0).stdout;
+    let drawn = std::fs::read_to_string(&plot).expect("rank 0 has drawn it");
+    assert!(drawn.contains("all-reduce of 2 ranks") && drawn.contains("aqueduct, 1024 B: "), "{drawn}");
     assert!(table.contains("without NCCL: there is no GPU"), "{table}");
 }
 
 #[test]
 fn what_nccl_lacks_and_options_without_use_are_refused() {
     let error = |words: &[&str]| bench(words).exited(2).stderr;
+    let nowhere = bench(&["all-reduce", "--plot", "/nowhere/plot.svg"]).exited(1);
+    nowhere.says(&["cannot write /nowhere/plot.svg"]);
     assert!(error(&["put"]).contains("put has no counterpart in NCCL"));
     assert!(error(&["all-gather", "-o", "max"]).contains("--op does nothing in bench all-gather"));
     assert!(error(&["broadcast", "-r", "2"]).contains("there are 2 ranks; use at most 1"));
