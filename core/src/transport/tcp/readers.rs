@@ -95,3 +95,77 @@ impl Readers {
         self.poller.disturb();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The service thread as user threads leave it: how often it was told to ignore the socket, and whether to read by the
+    /// latest that it was told otherwise.
+    #[derive(Debug, Default, PartialEq, Eq)]
+    struct Told {
+        ignored: u32,
+        read: Option<bool>,
+        nudged: bool,
+    }
+
+    /// A wait of a user thread, with so many frames to send.
+    fn wait(readers: &Readers, frames: u32, idle: bool) -> Told {
+        let (outbox, mut told) = (Mutex::new(frames), Told::default());
+        assert!(readers.begin(&outbox, || told.ignored += 1) && readers.are_users());
+        assert!(!readers.begin(&outbox, || panic!("another thread waits")));
+        assert!(reads(readers, true, false) && !reads(readers, false, false));
+        let watch = |_: &u32, read| told.read = Some(read);
+        told.nudged = readers.end(&outbox, idle, |frames| *frames == 0, watch);
+        told
+    }
+
+    /// Whether a turn receives; it makes `progress` or none.
+    fn reads(readers: &Readers, assists: bool, progress: bool) -> bool {
+        readers.turn(&Mutex::new(()), assists, |(), reads| (reads, progress))
+    }
+
+    #[test]
+    fn one_thread_receives() {
+        for (idle, nudged) in [(true, false), (false, true)] {
+            let readers = Readers::default();
+            assert!(!readers.are_users() && reads(&readers, false, false));
+            assert_eq!(wait(&readers, 0, idle), Told { ignored: 1, read: Some(true), nudged });
+            assert!(!readers.are_users() && reads(&readers, false, false));
+        }
+    }
+
+    #[test]
+    fn a_user_thread_hears_once_of_what_the_service_thread_has_received() {
+        let readers = Readers::default();
+        for (assists, progress, missed) in
+            [(false, false, false), (true, true, false), (false, true, true), (true, false, false)]
+        {
+            reads(&readers, assists, progress);
+            assert_eq!(readers.have_missed(), missed, "assists: {assists}, progress: {progress}");
+            assert!(!readers.have_missed(), "it was told");
+        }
+    }
+
+    #[test]
+    fn after_many_waits_user_threads_go_on_polling_until_nobody_waits() {
+        let readers = Readers::default();
+        let mut waits = 0;
+        let now = loop {
+            let told = wait(&readers, 0, true);
+            if told.nudged {
+                break told;
+            }
+            waits += 1;
+            assert!(waits < 100_000 && readers.check().is_none());
+        };
+        assert_eq!(now, Told { ignored: 1, read: Some(false), nudged: true });
+        assert!(readers.are_users() && !reads(&readers, false, false));
+        assert_eq!(wait(&readers, 0, true), Told { ignored: 0, read: None, nudged: false });
+        let sends = Told { ignored: 0, read: Some(false), nudged: false };
+        assert_eq!(wait(&readers, 1, true), sends, "the service thread sends");
+        assert!(readers.check().is_some() && readers.check().is_none() && !readers.are_users());
+        readers.disturb();
+        assert_eq!(wait(&readers, 0, true), Told { ignored: 1, read: Some(true), nudged: false });
+    }
+}

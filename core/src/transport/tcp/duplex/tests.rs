@@ -175,6 +175,18 @@ fn whoever_receives_misses_nothing() {
     });
 }
 
+/// A user thread has waited once, and no thread waits any more.
+#[test]
+fn a_wait_leaves_what_comes_later_to_the_service_thread() {
+    with_duplex(|Rig { duplex, buffer, region, .. }| {
+        let mut far = attach(duplex);
+        duplex.assist(&mut Backoff::new(), Deadline::after(Duration::ZERO));
+        far.say(&[Frame::Update { region, offset: 8, value: 7 }]);
+        let value = || buffer.memory().word64(8).unwrap().load(Ordering::Acquire);
+        wait_for("nobody received it", || value() == 7);
+    });
+}
+
 /// A wait without news ends by itself, so that whoever waits can look around.
 #[test]
 fn a_wait_for_nothing_ends() {
