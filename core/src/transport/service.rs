@@ -191,7 +191,8 @@ impl Outstanding {
         lock(&self.failure).get_or_insert(why);
     }
 
-    fn any_undelivered(&self) -> bool {
+    /// Whether the data thread has to go on for some connection.
+    pub(super) fn any_undelivered(&self) -> bool {
         let all: Vec<_> = lock(&self.deliveries).iter().filter_map(Entry::get).collect();
         all.iter().any(|delivery| delivery.is_undelivered())
     }

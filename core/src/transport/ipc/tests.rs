@@ -83,9 +83,9 @@ fn closing_waits_for_the_operations_of_a_connection_and_names_its_peer() {
         for dropped in [false, true] {
             let (ipc, resources) = connection(comm);
             wait(&resources).unwrap();
-            assert!(!ipc.queue.is_undelivered(), "the data thread has nothing to do for it");
             let gate = Gate::close(&ipc.queue.stream);
             let left = (!dropped).then_some(ipc);
+            assert!(!resources.outstanding.any_undelivered(), "the device needs no thread");
             let error = wait(&resources).unwrap_err();
             assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(PEER)), "{error}");
             gate.open();

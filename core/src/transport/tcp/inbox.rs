@@ -110,6 +110,12 @@ impl Inbox {
         }
     }
 
+    /// The stream of its copies.
+    #[cfg(test)]
+    pub(super) fn stream(&self) -> &crate::gpu::Stream {
+        &self.staging.stream
+    }
+
     /// Number of counted frames that have landed.
     pub(super) fn landed(&self) -> u64 {
         self.landings.landed()

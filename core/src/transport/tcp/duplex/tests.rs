@@ -14,8 +14,8 @@ use super::*;
 use crate::abort::AbortCause;
 use crate::comm::{Communicator, HostBuffer, RegisteredMemory};
 use crate::deadline::{Backoff, Deadline};
-use crate::gpu::Stream;
-use crate::memory::Rights;
+use crate::gpu::{GpuBuffer, Stream};
+use crate::memory::{Place, Rights};
 use crate::transport::tests::{place, resources, soon, wait_for, with_memories};
 
 #[derive(Debug)]
@@ -340,11 +340,29 @@ fn the_service_thread_is_told_of_operations_that_wait_for_a_device() {
         update(duplex, memory, 7);
         duplex.outbox(Outbox::ask);
         duplex.kick().unwrap();
-        // The service thread has looked by then, and must look again.
-        std::thread::sleep(Duration::from_millis(20));
         word.memory().word64(0).unwrap().store(1, Ordering::Release);
         assert!(matches!(far.hear(), Frame::Update { value: 7, .. }));
         assert_eq!(far.hear(), Frame::Ask);
         stream.synchronize(soon()).unwrap();
+    });
+}
+
+/// Nothing more comes, and there is nothing to send until then.
+#[test]
+fn the_service_thread_looks_until_a_device_has_what_was_received_for_it() {
+    with_duplex(|Rig { comm, duplex, .. }| {
+        let device = Arc::new(GpuBuffer::new(comm.context(), 64).unwrap());
+        let place = Place::Device(device.slice(..).unwrap());
+        let grant = duplex.regions.grant(1, place, 64, Rights::REMOTE_WRITE);
+        let word = Arc::new(crate::gpu::PinnedBuffer::new(comm.context(), 8).unwrap());
+        lock(&duplex.inbox).stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        let mut far = attach(duplex);
+        far.say(&[Frame::Write { region: grant.number(), offset: 0, len: 8 }]);
+        far.0.write_all(&[7; 8]).unwrap();
+        far.say(&[Frame::Ask]);
+        // The service thread has looked by then, and must look again.
+        std::thread::sleep(Duration::from_millis(20));
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert_eq!(far.hear(), Frame::Ack { count: 2 });
     });
 }

@@ -393,3 +393,34 @@ fn bytes_for_a_stuck_device_lie_beside_each_other() {
     device.download(0, &mut got, deadline).unwrap();
     assert!(got == data);
 }
+
+/// A socket whose peer has gone without an end.
+#[derive(Debug)]
+struct Reset;
+
+impl RawStream for Reset {
+    fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        Err(io::ErrorKind::ConnectionReset.into())
+    }
+
+    fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        unreachable!("an inbox sends nothing")
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        unreachable!("an inbox ends nothing")
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        unreachable!("nobody waits")
+    }
+}
+
+#[test]
+fn a_socket_that_will_give_nothing_more_is_an_error() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+    let error = inbox.progress(&Reset, &Regions::default(), COPIES).unwrap_err();
+    assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+}
