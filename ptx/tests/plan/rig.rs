@@ -231,7 +231,6 @@ impl World {
             grid_magic,
             grid_shift,
             lines: self.lines(),
-            ..Default::default()
         };
         let canary = CANARY as u64;
         let addresses = self.memory.iter().flat_map(|m| {
