@@ -21,7 +21,7 @@ mod turn;
 mod work;
 
 pub use element::{Element, Reduction};
-pub use kernel::{Block, Kernel, Laps, PacketForm, Rows, Shape, Trace};
+pub use kernel::{Block, Kernel, Laps, PacketForm, Rows, Shape, Trace, UNIT_DATA, UNIT_LINES};
 pub use render::render;
 pub use step::{Base, Move, Number, Operand, Port, PortPut, Share, Signal, Step, Wait};
-pub use work::unroll;
+pub use work::{unroll, unroll_lines};

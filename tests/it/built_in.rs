@@ -375,6 +375,14 @@ fn wrong_calls_are_refused_and_do_nothing() {
         let custom = Kind::Custom("mine".into());
         says(prepare(custom, config()), "mine is no built-in collective; run its plan with plan::Executor");
         says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
+        // The other rank does not wait for the one that fails.
+        if rank.me() == 0 {
+            says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
+        } else {
+            let error = prepare(Kind::AllReduce, config());
+            assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
+            assert!(error.to_string().contains("rank 0 cannot prepare the collective"), "{error}");
+        }
         let other = CollectiveProgram::new("other", Pattern::send_recv(2, 1)).build().unwrap();
         says(
             prepare(Kind::AllGather, config().with_plan(other.clone(), 0..=8)),

@@ -49,6 +49,8 @@ struct Inner {
     variants: Vec<(Element, Option<Reduction>)>,
     /// The user's plans with their sizes, in the order given, then the built-in ones. The first that serves a call does.
     plans: Vec<Entry>,
+    /// The first of them are the user's.
+    users: usize,
     /// For calls that none of them serves.
     staging: Option<(Executor, Staging)>,
     chosen: Chosen,
@@ -97,7 +99,6 @@ impl Collective {
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
         let (deadline, ranks) = (deadline.into(), comm.size());
-        config.check(PREPARE, &kind)?;
         let geometry = agreed_geometry(comm);
         let chosen = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
         // All calls belong on one stream.
@@ -110,6 +111,7 @@ impl Collective {
             entries.push(Entry { name: plan.name.clone(), executor, bytes: bytes.clone(), sliced: false });
         }
         let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = chosen.choice;
+        let users = entries.len();
         let mut staging = None;
         for in_place in [false, true] {
             // In place one rank alone has nothing to do.
@@ -154,7 +156,7 @@ impl Collective {
             }
         }
         let variants = if reduces(&kind) { config.variants } else { Vec::new() };
-        let inner = Inner { comm: comm.clone(), kind, variants, plans: entries, staging, chosen };
+        let inner = Inner { comm: comm.clone(), kind, variants, plans: entries, users, staging, chosen };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -235,6 +237,12 @@ impl Collective {
         let why = &inner.chosen.why;
         let buffers = if shown { "shown to the peers" } else { "not shown to the peers" };
         let way = self.way(&call, in_place, shown)?;
+        if let Way::Plan(index) = way
+            && index < inner.users
+        {
+            let Entry { name, bytes, .. } = &inner.plans[index];
+            return Ok(format!("the plan {name} was given for {} to {} bytes", bytes.start(), bytes.end()));
+        }
         Ok(match (self.name(way), way) {
             ("packets", _) => {
                 format!("{bytes} bytes are at most {packet_bytes}; up to {packet_blocks} blocks ({why})")
@@ -252,10 +260,7 @@ impl Collective {
                     "more than {longest} bytes through {staged}: the buffers are {buffers}, or the call is in place ({why})"
                 )
             }
-            (name, Way::Plan(index)) => {
-                let sizes = &inner.plans[index].bytes;
-                format!("the plan {name} was given for {} to {} bytes", sizes.start(), sizes.end())
-            }
+            (name, Way::Plan(_)) => name.to_owned(),
         })
     }
 

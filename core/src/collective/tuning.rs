@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use crate::comm::Communicator;
@@ -10,7 +12,7 @@ use crate::plan::Kind;
 
 const OP: &str = "collective::Tuning";
 /// The first line of a table: its format's name and version.
-const FORMAT: &str = "aqueduct-tuning 1";
+const FORMAT: &str = "aqueduct-tuning 2";
 /// Kernels of more blocks than this are no better on any device, and their channels cost setup time.
 const MOST_BLOCKS: u32 = 512;
 /// No table is longer.
@@ -35,7 +37,7 @@ pub struct Choice {
 
 /// Measured choices for one sort of device, by collective and number of ranks. `aqueduct tune` writes them.
 ///
-/// The text begins with a line `aqueduct-tuning 1`, then `device` with the product name and `multiprocessors` with their number, and then
+/// The text begins with a line `aqueduct-tuning 2`, then `device` with the product name and `multiprocessors` with their number, and then
 /// a line for each choice: the collective, ranks, bytes that go as packets and as LL128 packets, blocks of kernels that send these
 /// and blocks of those that reach the peers' buffers, as in `all-reduce 2 524288 0 64 32`. `#` begins a comment. A table speaks only for devices of its name and size: on others it is passed
 /// over, and the log says so.
@@ -176,12 +178,14 @@ impl Tuning {
     /// As for [`parse`](Self::parse); also if the file cannot be read or is longer than 1 MiB.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = |error| Error::system(OP, format!("cannot read {}", path.display()), error);
-        let length = std::fs::metadata(path).map_err(failed)?.len();
-        if length > MOST_TEXT {
-            let message = format!("{} has {length} bytes; a table has at most {MOST_TEXT}", path.display());
+        let file = File::open(path).map_err(failed)?;
+        let mut text = String::new();
+        // A device or a file that grows has no end.
+        let length = file.take(MOST_TEXT + 1).read_to_string(&mut text).map_err(failed)?;
+        if length as u64 > MOST_TEXT {
+            let message = format!("{} is longer than a table may be, {MOST_TEXT} bytes", path.display());
             return Err(Error::usage(OP, message));
         }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
         Self::parse(&path.display().to_string(), &text)
     }
 
@@ -274,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_wrong_table_names_its_line() {
-        let head = "aqueduct-tuning 1\ndevice X\nmultiprocessors 4\n";
+        let head = "aqueduct-tuning 2\ndevice X\nmultiprocessors 4\n";
         let of = |lines: &str| Tuning::parse("t", &format!("{head}{lines}")).unwrap_err().to_string();
         for (lines, expected) in [
             ("all-reduce 2 4096 0 8", "line 4: all-reduce needs ranks"),
@@ -292,9 +296,9 @@ mod tests {
             assert!(text.contains(expected), "{text}");
         }
         let of = |text: &str| Tuning::parse("t", text).unwrap_err().to_string();
-        assert!(of("aqueduct-tuning 2\n").contains("`aqueduct tune`"), "{}", of("aqueduct-tuning 2\n"));
+        assert!(of("aqueduct-tuning 1\n").contains("`aqueduct tune`"), "{}", of("aqueduct-tuning 1\n"));
         assert!(of("").contains("must stand in it"));
-        assert!(of("aqueduct-tuning 1\ndevice X\n").contains("must stand in it"));
+        assert!(of("aqueduct-tuning 2\ndevice X\n").contains("must stand in it"));
     }
 
     #[test]

@@ -173,6 +173,9 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                 if moved.by_rows && kernel.rows.is_none() {
                     return fail("a move by rows in a kernel that has none".to_owned());
                 }
+                if moved.share.is_some_and(|share| matches!(share.of, Number::Fixed(of) if of > 1 << 16)) {
+                    return fail("a range shared by more than 65,536 blocks".to_owned());
+                }
                 if moved.sources.len() > 1 && moved.reduction.is_none() {
                     return fail("a move of several sources needs a reduction".to_owned());
                 }

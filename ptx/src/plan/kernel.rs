@@ -71,6 +71,11 @@ impl Kernel {
     }
 }
 
+/// Data of a unit of LL128 packets, which a warp handles at once.
+pub const UNIT_DATA: u32 = 960;
+/// The same unit as 8 lines of 128 bytes.
+pub const UNIT_LINES: u32 = 1024;
+
 /// How packets carry their flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PacketForm {

@@ -9,15 +9,11 @@ use std::fmt::Display;
 use super::side::{Side, name};
 use super::text::Text;
 use super::turn::{element_bytes, reduce};
-use super::{Base, Move, Number};
+use super::{Base, Move, Number, UNIT_DATA, UNIT_LINES, unroll_lines};
 use crate::TemplateError;
 use crate::abi::SPINS_FREE;
 
 type Done = Result<(), TemplateError>;
-
-/// Bytes of a unit in plain memory, and in lines.
-const PLAIN: u32 = 960;
-const LINES: u32 = 1024;
 
 struct Lines<'m> {
     moved: &'m Move,
@@ -48,7 +44,7 @@ impl Lines<'_> {
 }
 
 fn step(side: &Side) -> u32 {
-    if side.base == Base::Packets { LINES } else { PLAIN }
+    if side.base == Base::Packets { UNIT_LINES } else { UNIT_DATA }
 }
 
 /// Writes a move. `bounds` writes the block's part of the range, in vectors, into the registers that it is given. `asks`: a thread
@@ -68,7 +64,7 @@ pub(super) fn write(
         let lines = Lines {
             moved,
             sides: sides.collect::<Result<_, _>>()?,
-            unroll: if moved.sources.len() == 1 && moved.targets.len() == 1 { 2 } else { 1 },
+            unroll: unroll_lines([moved.sources.len(), moved.targets.len()]),
             one: text.resolve(moved.count) == Number::Fixed(1),
             warps: text.kernel.threads / 32,
         };
@@ -221,7 +217,7 @@ fn vectors(text: &mut Text<'_>, lines: &Lines<'_>, fragment: &str, side: &Side, 
                     ("WORD", &(4 * unit)),
                     ("SURE", &0),
                     ("HAVE", &format!("%m_{exists}{unit}")),
-                    ("AT", &format!("{at}+{}", unit * lines.warps * PLAIN)),
+                    ("AT", &format!("{at}+{}", unit * lines.warps * UNIT_DATA)),
                     ("X", &words),
                 ],
             )?;
@@ -297,7 +293,7 @@ fn poll(text: &mut Text<'_>, lines: &Lines<'_>, units: u32) -> Done {
                 "plan_lines_poll",
                 &[
                     ("WORD", &(4 * unit)),
-                    ("OFFSET", &(unit * lines.warps * LINES)),
+                    ("OFFSET", &(unit * lines.warps * UNIT_LINES)),
                     ("HAVE", &format!("%m_have{unit}")),
                     ("AT", &side.register),
                     ("Q", &format!("%m_q{nth}_")),
@@ -325,7 +321,7 @@ fn send(text: &mut Text<'_>, lines: &Lines<'_>, units: u32, side: &Side) -> Done
             "plan_lines_send",
             &[
                 ("WORD", &(4 * unit)),
-                ("OFFSET", &(unit * lines.warps * LINES)),
+                ("OFFSET", &(unit * lines.warps * UNIT_LINES)),
                 ("HAVE", &format!("%m_have{unit}")),
                 ("AT", &side.register),
                 ("X", &"%m_x0_"),

@@ -74,6 +74,11 @@ impl<'m> Work<'m> {
     }
 }
 
+/// Units that a warp handles together in moves with LL128 packets: more would take the registers of blocks of 1,024 threads.
+pub fn unroll_lines([sources, targets]: [usize; 2]) -> u32 {
+    if (sources, targets) == (1, 1) { 2 } else { 1 }
+}
+
 /// Units that a thread of a block of so many handles together, of 8 bytes in moves with packets and of 16 in others, by the
 /// sources and targets of the move: enough to have eight loads in flight where operands are few, as far as registers suffice for
 /// blocks of 1,024 threads. A move within one chunk is `single`.

@@ -16,6 +16,7 @@ use aqueduct::plan::{Element, Kind};
 use super::args::{Args as PerfArgs, Common, Operation};
 use super::collective::Bench;
 use super::need::Need;
+use super::record::Place;
 use super::shape::Shape;
 use super::sweep::parse_size;
 use super::timing::Session;
@@ -23,6 +24,8 @@ use crate::refusal::refuse;
 use crate::stdout::Stdout;
 use choose::{best_column, limits};
 
+/// The shortest message that is measured.
+const SMALLEST: u64 = 1 << 10;
 /// Packets serve no larger messages: long before, buffers that peers reach are faster.
 const MOST_PACKET: u64 = 4 << 20;
 /// Messages from which on blocks of a direct kernel are compared.
@@ -34,7 +37,7 @@ pub(crate) struct Args {
     /// Collectives to measure [default: all]
     #[arg(value_enum)]
     operations: Vec<Operation>,
-    /// The table to write. Lines for other collectives and other numbers of ranks that stand there stay
+    /// The table to write. Lines for other collectives and other numbers of ranks that stand there stay, comments do not
     #[arg(short = 'o', long, value_name = "FILE", default_value = "aqueduct.tuning")]
     output: PathBuf,
     /// Largest message [default: 64M; on the software device 64K]
@@ -65,6 +68,9 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let operations = if args.operations.is_empty() { ALL.to_vec() } else { args.operations.clone() };
     if let Some(operation) = operations.iter().find(|operation| operation.collective(0).is_none()) {
         refuse!("{} is no built-in collective; there is nothing to choose", operation.name());
+    }
+    if let Some(max) = args.max_bytes.filter(|&max| max < SMALLEST) {
+        refuse!("--max-bytes {max}: messages from {SMALLEST} bytes on are measured");
     }
     let rank = Need::none().join()?;
     if rank.bootstrap.size() < 2 {
@@ -105,17 +111,34 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     }
     for operation in operations {
         let Some(kind) = operation.collective(0) else { continue };
-        let choice = machine.measure(&operation.name(), &kind)?;
-        table.insert(&kind, ranks, choice)?;
+        match machine.measure(&operation.name(), &kind)? {
+            Some(choice) => table.insert(&kind, ranks, choice)?,
+            None if rank.is_root() => {
+                let name = operation.name();
+                writeln!(
+                    Stdout,
+                    "# {name}: no line, for want of scratch for packets: see AQUEDUCT_SCRATCH_BYTES"
+                )?;
+            }
+            None => {}
+        }
     }
     if rank.is_root() {
-        std::fs::write(&args.output, table.to_string())
+        replace(&args.output, &table.to_string())
             .with_context(|| format!("cannot write {}", args.output.display()))?;
         let path = args.output.display();
         writeln!(Stdout, "# {path} written; AQUEDUCT_TUNING={path} on all ranks makes collectives read it")?;
     }
     rank.barrier()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts a file where another one may be. Whoever reads meanwhile sees one of them whole.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path).inspect_err(|_| _ = std::fs::remove_file(&new))
 }
 
 /// The table that lies at `path`, or an empty one.
@@ -126,6 +149,10 @@ fn existing(path: &Path, name: &str, multiprocessors: u32) -> Result<Tuning> {
             .with_context(|| format!("cannot write {}", path.display()))?;
         return Ok(empty);
     }
+    std::fs::OpenOptions::new()
+        .append(true)
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     let table = Tuning::read(path)?;
     if (table.device(), table.multiprocessors()) != (name, multiprocessors) {
         refuse!(
@@ -138,7 +165,7 @@ fn existing(path: &Path, name: &str, multiprocessors: u32) -> Result<Tuning> {
     Ok(table)
 }
 
-/// What is measured on.
+/// Holds the session and the settings of the measurements.
 struct Machine<'a> {
     session: &'a Session<'a>,
     common: Common,
@@ -148,22 +175,25 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// The best choice for a collective. Every rank sees the same times, and so comes to the same.
-    fn measure(&self, name: &str, kind: &Kind) -> Result<Choice> {
+    /// The best choice for a collective; `None` if there is no room for packets of any size. Every rank sees the same times, and so comes to the same.
+    fn measure(&self, name: &str, kind: &Kind) -> Result<Option<Choice>> {
         let rank = self.session.rank;
         let ranks = rank.bootstrap.size();
         let shape = Shape::built_in(kind.clone(), ranks);
         let grain = shape.grain() * self.common.datatype.bytes() as u64;
         let sizes = |from: u64, to: u64| -> Vec<u64> {
-            let doubled = std::iter::successors(Some(from), |size| Some(2 * size));
+            let doubled = std::iter::successors(Some(from), |size| size.checked_mul(2));
             doubled.take_while(|&size| size <= to).map(|size| size.next_multiple_of(grain)).collect()
         };
         // Two halves of scratch, in each packets of twice the bytes from every rank; half of the limit stays for others.
         let room = Env::get()?.scratch_bytes as u64 / (8 * u64::from(ranks));
         let most_packet = MOST_PACKET.min(self.max).min(room);
         let large = sizes(LARGE.min(self.max), self.max);
-        let small = sizes(1 << 10, most_packet);
+        let small = sizes(SMALLEST, most_packet);
         let blocks = self.candidates();
+        if small.is_empty() {
+            return Ok(None);
+        }
 
         let direct = self.times(&shape, &large, &blocks, |blocks| Choice {
             packet_bytes: 0,
@@ -185,8 +215,12 @@ impl Machine<'_> {
             self.times(&shape, &small, &blocks[best..=best], |_| choice)
         };
         let first = |rows: Vec<Vec<f64>>| rows.into_iter().map(|row| row[0]).collect::<Vec<_>>();
-        // Where NVLink does not join the ranks, these are the times of the direct way.
-        let lines = first(with(0, most_packet.next_multiple_of(grain))?);
+        let most_lines = most_packet.next_multiple_of(grain);
+        let lines = match self.takes_lines(&shape, &small, most_lines)? {
+            true => first(with(0, most_lines)?),
+            // NVLink does not join the ranks.
+            false => vec![f64::INFINITY; small.len()],
+        };
         let direct = first(with(0, 0)?);
         let packets: Vec<f64> = packets.iter().map(|row| row[best]).collect();
         let [packet_bytes, line_bytes] = limits(&small, [&packets, &lines, &direct]);
@@ -199,11 +233,21 @@ impl Machine<'_> {
                 "# {name}: size (B), packets and LL128 packets by {by} blocks (us), directly by {directly} (us)"
             )?;
             for (((size, packets), lines), direct) in small.iter().zip(&packets).zip(&lines).zip(&direct) {
-                writeln!(Stdout, "{size:>12} {packets:>10.2} {lines:>10.2} {direct:>10.2}")?;
+                let lines = if lines.is_finite() { format!("{lines:.2}") } else { "-".to_owned() };
+                writeln!(Stdout, "{size:>12} {packets:>10.2} {lines:>10} {direct:>10.2}")?;
             }
             writeln!(Stdout, "# {name}: packets up to {packet_bytes} B, LL128 packets up to {line_bytes} B")?;
         }
-        Ok(choice)
+        Ok(Some(choice))
+    }
+
+    /// Whether messages may go as LL128 packets here: all ranks come to the same.
+    fn takes_lines(&self, shape: &Shape, sizes: &[u64], most: u64) -> Result<bool> {
+        let choice = Choice { packet_bytes: 0, line_bytes: most, packet_blocks: 1, blocks: 1 };
+        let mut table = Tuning::new("candidate", &self.name, self.multiprocessors);
+        table.insert(shape.kind(), self.session.rank.bootstrap.size(), choice)?;
+        let bench = Bench::tuned(self.session, &self.common, shape.clone(), sizes, table)?;
+        Ok(bench.algorithm(usize::try_from(sizes[0])?, Place::OutOfPlace)? == "lines")
     }
 
     /// Numbers of blocks to compare.

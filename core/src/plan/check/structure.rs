@@ -12,6 +12,8 @@ use super::ir::{
 };
 use super::position::Position;
 
+/// Most blocks that share a range: a kernel multiplies a remainder by a member in 32 bits.
+const MOST_SHARES: u32 = 1 << 16;
 /// Most turns of a loop: as many chunks as a check can follow.
 const MOST_TURNS: u32 = 1 << 23;
 
@@ -263,6 +265,11 @@ impl Structure<'_> {
         if moved.reduction.is_some() != (moved.sources.len() > 1 || switch) {
             let message = "a reduction is needed with several sources or a switch, and only then";
             self.add(FindingKind::Operands, position, message);
+        }
+        if let Some(share) = moved.share.filter(|share| share.of > MOST_SHARES) {
+            let message =
+                format!("a group of {} blocks; kernels divide ranges by at most {MOST_SHARES}", share.of);
+            self.add(FindingKind::Limit, position, message);
         }
         if let Some(share) = moved.share.filter(|share| share.member >= share.of) {
             let message = format!("block {} of a group of {}", share.member, share.of);

@@ -3,8 +3,8 @@
 use super::super::oracle;
 use super::super::simulate::{self, Config};
 use super::super::{
-    Block, Buffer, Channel, ChannelKind, Form, Kind, Loop, Op, Operand, Plan, PortPut, Protocol, Reduction,
-    samples,
+    Block, Buffer, Channel, ChannelKind, Form, Kind, Loop, Move, Op, Operand, Plan, PortPut, Protocol,
+    Reduction, Share, samples,
 };
 use super::{Finding, FindingKind, check};
 
@@ -241,6 +241,14 @@ fn structures() {
         "is of 2 blocks, but blocks [0] come to it",
     );
     wrong(&op(Op::Port(Box::new(put))), "packets lie in scratch only");
+    let many = Move {
+        sources: vec![input],
+        targets: vec![Operand::local(Buffer::Input, 1)],
+        count: 1,
+        reduction: None,
+        share: Some(Share { member: 0, of: 65_537 }),
+    };
+    wrong(&op(Op::Move(Box::new(many))), "a group of 65537 blocks");
     let by_lines = |op: Op| {
         move |plan: &mut Plan| {
             plan.settings.protocol = Protocol::Ll128;

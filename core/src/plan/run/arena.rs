@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aqueduct_ptx::plan::Base;
+use aqueduct_ptx::plan::{Base, UNIT_LINES};
 
 use super::ir::{Buffer, Form, Move, Op, Place, Plan, Protocol, RankPlan};
 use super::lower::{Address, Control, Store};
@@ -17,8 +17,6 @@ use crate::gpu::GpuBuffer;
 const OP: &str = "Executor::prepare";
 /// Parts of an arena begin at multiples of this.
 const LINE: u64 = 128;
-/// A unit of LL128 packets: eight lines.
-const UNIT_OF_LINES: u64 = 8 * LINE;
 
 /// Where the parts of a rank's arena begin, and how long it is. Every rank computes that of every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Parts {
 fn packets_of(plan: &Plan, distance: u64) -> Option<u64> {
     match plan.settings.protocol {
         Protocol::Simple | Protocol::Ll => distance.checked_mul(2),
-        Protocol::Ll128 => lines(distance).checked_mul(UNIT_OF_LINES),
+        Protocol::Ll128 => lines(distance).checked_mul(UNIT_LINES.into()),
     }
 }
 
@@ -111,13 +109,17 @@ impl Uses {
         plain.checked_add(packets)
     }
 
-    /// The largest distance, a multiple of 128, with which a chunk takes at most so many bytes.
+    /// A distance, a multiple of 128, with which a chunk takes at most so many bytes: the largest, but for LL128 packets.
     pub(super) fn distance(self, plan: &Plan, bytes: u64) -> u64 {
         let lines = plan.settings.protocol == Protocol::Ll128;
         let (plain, packets) = (u128::from(self.plain), u128::from(self.packets));
-        // LL128: at most one unit more than the share of the lines.
+        // Leaves room for a last unit that is not full.
         let (bytes, of, parts) = if lines {
-            (bytes.saturating_sub(u64::from(self.packets) * UNIT_OF_LINES), 15, 15 * plain + 16 * packets)
+            (
+                bytes.saturating_sub(u64::from(self.packets) * u64::from(UNIT_LINES)),
+                15,
+                15 * plain + 16 * packets,
+            )
         } else {
             (bytes, 1, plain + 2 * packets)
         };

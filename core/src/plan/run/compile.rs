@@ -33,7 +33,7 @@ const SMALL_THREADS: u32 = 128;
 const SMALL_UNITS: u64 = 4096;
 
 /// Units of 8 bytes that a warp handles together as LL128 lines.
-const LINE_UNITS: u64 = 120;
+const LINE_UNITS: u64 = ptx::UNIT_DATA as u64 / 8;
 
 /// A rank's kernels for one element type and reduction, and what their parameter consists of.
 #[derive(Debug)]
@@ -235,13 +235,13 @@ pub(super) fn scratch(
     if all == 0 || !uses.any() {
         return Ok((128, wanted));
     }
-    let fits = uses.distance(plan, agreed.scratch_bytes / all);
     let distance = chunks.scratch(wanted);
-    if distance <= fits {
+    let needed = u128::from(uses.chunk(plan, distance).unwrap_or(u64::MAX)) * u128::from(all);
+    if needed <= u128::from(agreed.scratch_bytes) {
         return Ok((distance, wanted));
     }
+    let fits = uses.distance(plan, agreed.scratch_bytes / all);
     if config.max_bytes.is_some() || fits == 0 {
-        let needed = u128::from(uses.chunk(plan, distance).unwrap_or(u64::MAX)) * u128::from(all);
         return Err(Error::usage(
             PREPARE,
             format!(
@@ -252,4 +252,41 @@ pub(super) fn scratch(
         ));
     }
     Ok((fits, chunks.largest(fits)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::samples;
+
+    /// The error of too little scratch names an amount: it is enough, and one byte less is not.
+    #[test]
+    fn the_scratch_that_an_error_names_is_enough() {
+        for protocol in [Protocol::Ll, Protocol::Ll128] {
+            let mut plan = samples::one_shot(2, true);
+            plan.settings.protocol = protocol;
+            for bytes in [1 << 20, 960, 12_345] {
+                let config = ExecutorConfig::default().with_max_bytes(bytes);
+                let with =
+                    |scratch_bytes| scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes });
+                let error = with(1).unwrap_err().to_string();
+                let named = error.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
+                let needed: u64 =
+                    named.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{error}"));
+                assert_eq!(with(needed).unwrap().1, bytes, "{protocol:?}");
+                assert!(with(needed - 1).is_err(), "{protocol:?}");
+            }
+            // Without a size the largest message takes what there is, and no more.
+            let config = ExecutorConfig::default();
+            for scratch_bytes in [10_000, 100_000, 1 << 26] {
+                let (distance, _) =
+                    scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes }).unwrap();
+                let chunk = Uses::of(&plan).chunk(&plan, distance).unwrap();
+                assert!(
+                    4 * chunk <= scratch_bytes && 5 * chunk > scratch_bytes - 8192,
+                    "{protocol:?} {distance}"
+                );
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Sizes of a call: how far chunks are apart, and what of them exists.
 
 use aqueduct_ptx::abi::PlanArgs;
+use aqueduct_ptx::plan::UNIT_DATA;
 
 use super::ir::Plan;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,8 +10,6 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) const VECTOR: u64 = 16;
 /// Chunks of scratch begin at multiples of this.
 const LINE: u64 = 128;
-/// Data of a unit of LL128 packets, which is eight lines.
-const UNIT: u64 = 960;
 /// A kernel numbers fewer vectors in one range.
 const MOST_VECTORS: u64 = 1 << 30;
 
@@ -91,7 +90,7 @@ impl Chunks {
 
 /// Units of LL128 packets from chunk to chunk, of chunks that are apart by `distance`.
 pub(super) fn lines(distance: u64) -> u64 {
-    distance.div_ceil(UNIT)
+    distance.div_ceil(UNIT_DATA.into())
 }
 
 /// Fills in what depends on the distance of chunks.

@@ -1,6 +1,6 @@
 //! Moves: what a block's threads load, reduce and store.
 
-use aqueduct_ptx::plan::unroll;
+use aqueduct_ptx::plan::{UNIT_DATA, unroll, unroll_lines};
 
 use super::super::ir::{Buffer, Form, Move, Operand, Place, Protocol};
 use super::links::{Time, micros, transfer};
@@ -14,8 +14,8 @@ const ALL_THREADS: f64 = 256.0;
 /// Bytes of a packet's payload that a thread handles at once.
 const PACKET: u64 = 8;
 
-/// The same of LL128 packets: a warp has 960 bytes.
-const LINE: u64 = 30;
+/// Bytes of data in a unit of LL128 packets for each thread of the warp that handles it.
+const LINE: u64 = UNIT_DATA as u64 / 32;
 
 /// A range of a rank's buffer.
 #[derive(Clone, Copy)]
@@ -141,8 +141,13 @@ impl Run<'_, '_> {
             .max(transfer(remote, some * machine.link_block_gbps));
         if unpacked > 0 {
             // Threads take what they handle at once, in turns that wait for memory.
-            let units = unroll([sources.len(), targets.len()], true, moved.count == 1, threads);
-            let each = if self.plan.settings.protocol == Protocol::Ll128 { LINE } else { PACKET };
+            let operands = [sources.len(), targets.len()];
+            let (units, each) = match self.plan.settings.protocol {
+                Protocol::Ll128 => (unroll_lines(operands), LINE),
+                Protocol::Simple | Protocol::Ll => {
+                    (unroll(operands, true, moved.count == 1, threads), PACKET)
+                }
+            };
             let turn = each * u64::from(units) * u64::from(threads);
             own += micros(machine.packet_turn_us * bytes as f64 / turn as f64);
         }
