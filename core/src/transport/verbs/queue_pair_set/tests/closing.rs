@@ -55,6 +55,19 @@ fn the_service_thread_rests_where_callers_poll() {
     });
 }
 
+/// Nobody has called it since.
+#[test]
+fn what_a_connection_had_taken_and_lost_is_told() {
+    with_ends(&endpoint(), |rig| {
+        rig.hold();
+        assert!(rig.write(0, 0, LARGE));
+        rig.near.set.unserved(&Error::new(ErrorKind::Internal, "x", "no thread"));
+        let lost = rig.near.set.lost().map(|lost| lost.to_string());
+        rig.release();
+        assert!(lost.is_some_and(|lost| lost.contains("no thread")), "closing says nothing");
+    });
+}
+
 /// Its owner drops it with operations that are not done.
 #[test]
 fn a_dropped_connection_lingers_until_everything_is_done() {
