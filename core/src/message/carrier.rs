@@ -1,4 +1,4 @@
-//! What carries the frames of a connection that has introduced itself, beside or instead of its socket.
+//! Names the carrier of the frames of a connection that has introduced itself: its socket, or something beside it.
 #![forbid(unsafe_code)]
 
 use super::ring::Rings;

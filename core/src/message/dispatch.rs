@@ -55,7 +55,7 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
         ran += messages;
     }
     PULLED.set(Some(batch));
-    if engine.hub.has_ready() {
+    if engine.hub.has_ready() || engine.hub.exposures.has_retired() {
         ran += dispatch(engine, watcher, usize::MAX);
     }
     Ok(moved? + ran)
@@ -63,6 +63,8 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
 
 /// Runs up to `max` callbacks. Returns how many ran.
 pub(super) fn dispatch(engine: &Engine, watcher: Option<&Watcher>, max: usize) -> usize {
+    // Drops owners of memory, which is the user's code as well.
+    engine.hub.exposures.reap();
     let mut done = 0;
     // A callback that dispatches itself finds an empty batch of its own.
     let mut batch = TAKEN.take();
@@ -85,6 +87,8 @@ pub(super) fn dispatch(engine: &Engine, watcher: Option<&Watcher>, max: usize) -
 }
 
 /// Runs the completions of peers that have ended, and drops their messages.
+///
+/// Those of a peer for which a callback is running, because it has closed the messenger itself, come after it.
 pub(super) fn finish(engine: &Engine, members: Vec<Arc<Member>>) {
     for member in members {
         for item in member.inbox.drain() {
@@ -93,21 +97,27 @@ pub(super) fn finish(engine: &Engine, members: Vec<Arc<Member>>) {
             }
         }
     }
+    engine.hub.exposures.reap();
 }
 
 fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: Item) {
     let peer = || Peer { member: member.clone() };
     let ran = catch_unwind(AssertUnwindSafe(|| match item {
         Item::Message(kind, bytes, offer) => {
-            if let Some(Handler::Callback(callback)) = engine.handlers.get(kind) {
+            if !engine.hub.is_closed()
+                && let Some(Handler::Callback(callback)) = engine.handlers.get(kind)
+            {
                 let long = offer.map(|offer| Box::new(Long::new(peer(), offer.0, offer.1)));
                 callback(Message { peer: peer(), kind, bytes, long });
             }
         }
         Item::Read(Finished { completion, outcome }) => completion(outcome),
-        Item::Long(Ended { completion, outcome }) => completion(outcome),
-        Item::Arrived => tell(watcher, || PeerEvent::Connected(peer())),
-        Item::Gone(why) => tell(watcher, || PeerEvent::Gone(peer(), why)),
+        Item::Long(Ended { completion, outcome, exposed }) => {
+            drop(exposed);
+            completion(outcome);
+        }
+        Item::Arrived => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Connected(peer())),
+        Item::Gone(why) => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Gone(peer(), why)),
     }));
     if let Err(payload) = ran {
         // Its Drop is the user's, too, and might panic again.
@@ -119,6 +129,7 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
     }
 }
 
+/// Tells of a change, unless a callback has closed the messenger meanwhile.
 fn tell(watcher: Option<&Watcher>, event: impl FnOnce() -> PeerEvent) {
     if let Some(watcher) = watcher {
         watcher(event());

@@ -11,6 +11,7 @@ use super::inbox::Item;
 use super::line::Line;
 use super::links::{Link, Links};
 use super::member::Member;
+use super::wire::Wire;
 use crate::error::{Error, Result};
 use crate::net::ready::{Epoll, READ, WRITE};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -94,21 +95,42 @@ impl Engine {
         }
         drop(members);
         for line in lines {
-            line.wire.close(true);
+            line.end();
             member.fail(&line, why);
         }
         member.deliver(Item::Gone(why.clone()));
-        // Progress forgets the links.
-        member.mark_dirty();
+        match self.turn.try_lock() {
+            Ok(mut turn) => self.forget(&mut turn, member),
+            // The thread that makes progress forgets the links at the end of its turn, and with them their descriptors.
+            Err(_) => member.mark_dirty(),
+        }
     }
 
-    pub(super) fn watch(&self, token: u64, line: &Line) -> Result<()> {
+    /// Forgets the links of `member`, which has ended: their descriptors and mappings go with them.
+    pub(super) fn forget(&self, turn: &mut Turn, member: &Arc<Member>) {
+        for token in turn.links.of(member) {
+            turn.links.remove(token).inspect(|link| self.unwatch(link));
+        }
+    }
+
+    /// Ends `member` if a call that sends has failed, in place of the next progress.
+    pub(super) fn end_if_broken(&self, member: &Arc<Member>) {
+        match self.turn.try_lock() {
+            Ok(mut turn) => {
+                self.end_broken(&mut turn, member);
+            }
+            // The thread that makes progress sees the failure at the end of its turn.
+            Err(_) => member.mark_dirty(),
+        }
+    }
+
+    pub(super) fn watch(&self, token: u64, wire: &dyn Wire) -> Result<()> {
         let failed = |error| Error::system("progress", "cannot watch a connection", error);
-        line.wire.descriptors().into_iter().try_for_each(|fd| self.epoll.add(fd, READ, token).map_err(failed))
+        wire.descriptors().into_iter().try_for_each(|fd| self.epoll.add(fd, READ, token).map_err(failed))
     }
 
     pub(super) fn unwatch(&self, link: &Link) {
-        for fd in link.line.wire.descriptors() {
+        for fd in link.wire.descriptors() {
             let _ = self.epoll.remove(fd);
         }
     }

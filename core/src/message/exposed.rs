@@ -9,7 +9,7 @@ use super::tokens::Token;
 use super::wire::Lent;
 use crate::error::{Error, Result};
 use crate::net::random_bytes;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The most pieces of memory that one messenger exposes at a time.
 const MAX_SLOTS: usize = 1 << 20;
@@ -87,6 +87,8 @@ impl From<&'static [u8]> for Memory {
 /// All memory that a messenger exposes.
 pub(super) struct Exposures {
     generation: u64,
+    /// Whether memory was retired, so that idle rounds take no lock. Written with the slots locked.
+    has_retired: AtomicBool,
     slots: Mutex<Slots>,
 }
 
@@ -94,6 +96,9 @@ pub(super) struct Exposures {
 struct Slots {
     all: Vec<Slot>,
     free: Vec<u32>,
+    /// Memory that is not exposed any more and of which pieces may be on their way, or whose end was found with locks held. It is freed
+    /// in [`Exposures::reap`], so that the drop of its owner, which is the user's code, never runs within progress.
+    retired: Vec<Entry>,
 }
 
 #[derive(Default)]
@@ -104,7 +109,8 @@ struct Slot {
 
 #[derive(Debug)]
 struct Entry {
-    memory: Memory,
+    /// The bytes. Only this entry and pieces on their way share their owner.
+    bytes: Lent,
     secret: [u8; 16],
     /// How those see it who map it. Its end revokes that.
     shown: Option<Arc<Shown>>,
@@ -141,13 +147,15 @@ impl Refusal {
 
 impl Exposures {
     pub(super) fn new(generation: u64) -> Self {
-        Self { generation, slots: Mutex::default() }
+        Self { generation, has_retired: AtomicBool::new(false), slots: Mutex::default() }
     }
 
     /// Exposes `memory` until the result is dropped.
     pub(super) fn expose(self: &Arc<Self>, memory: Memory) -> Result<Exposed> {
+        self.reap();
         let secret: [u8; 16] = random_bytes()?;
         let shown = memory.shared.as_ref().and_then(SharedMemory::show).map(Arc::new);
+        let (length, bytes) = (memory.len() as u64, memory.bytes.with_own_share());
         let mut slots = lock(&self.slots);
         let slot = match slots.free.pop() {
             Some(slot) => slot,
@@ -162,9 +170,8 @@ impl Exposures {
             }
         };
         let place = &mut slots.all[slot as usize];
-        let length = memory.len() as u64;
         let shared = shown.is_some();
-        place.exposed = Some(Entry { memory, secret, shown });
+        place.exposed = Some(Entry { bytes, secret, shown });
         let token = Token { generation: self.generation, slot, age: place.age, length, shared, secret };
         Ok(Exposed { token, table: self.clone() })
     }
@@ -203,11 +210,12 @@ impl Exposures {
             return Err(Refusal::Forged);
         }
         let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
-        let lent = range.and_then(|(offset, length)| entry.memory.bytes.slice(offset, length));
+        let lent = range.and_then(|(offset, length)| entry.bytes.slice(offset, length));
         lent.map(|lent| (entry, lent)).ok_or(Refusal::Range)
     }
 
-    fn revoke(&self, token: &Token) {
+    /// Ends the exposure. The memory is freed in [`reap`](Self::reap).
+    fn retire(&self, token: &Token) {
         let mut slots = lock(&self.slots);
         let Some(slot) = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age) else {
             return;
@@ -220,8 +228,27 @@ impl Exposures {
             slot.age = age;
             slots.free.push(token.slot);
         }
+        slots.retired.extend(entry);
+        self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Whether [`reap`](Self::reap) may have something to free.
+    #[inline]
+    pub(super) fn has_retired(&self) -> bool {
+        self.has_retired.load(Ordering::Relaxed)
+    }
+
+    /// Frees memory that was retired and of which no piece is on its way. Runs code of the user's, so the caller holds no lock.
+    pub(super) fn reap(&self) {
+        if !self.has_retired() {
+            return;
+        }
+        let mut slots = lock(&self.slots);
+        // Nothing takes a new share of what is retired.
+        let free: Vec<Entry> = slots.retired.extract_if(.., |entry| entry.bytes.is_sole_share()).collect();
+        self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         drop(slots);
-        drop(entry);
+        drop(free);
     }
 }
 
@@ -234,7 +261,8 @@ impl std::fmt::Debug for Exposures {
 
 /// Memory that peers may read as long as this value lives. Dropping it revokes the token: reads that come later are refused, those
 /// under way as well from their next piece on, also those of peers that have mapped the memory. The memory itself lives until
-/// the last piece has left, and until nobody maps it any more.
+/// the last piece has left and then something is dispatched, exposed or revoked, and until nobody maps it any more. Its owner is never
+/// dropped within progress.
 #[derive(Debug)]
 pub struct Exposed {
     token: Token,
@@ -249,11 +277,17 @@ impl Exposed {
 
     /// Ends it; the same as dropping it.
     pub fn revoke(self) {}
+
+    /// Ends it now and leaves the memory to the drop: for callers that hold locks.
+    pub(super) fn retire(&self) {
+        self.table.retire(&self.token);
+    }
 }
 
 impl Drop for Exposed {
     fn drop(&mut self) {
-        self.table.revoke(&self.token);
+        self.table.retire(&self.token);
+        self.table.reap();
     }
 }
 
@@ -309,6 +343,7 @@ mod tests {
         exposed.revoke();
         assert_eq!(Arc::strong_count(&bytes), 2, "a piece is on its way");
         drop(piece);
+        table.reap();
         assert_eq!(Arc::strong_count(&bytes), 1);
     }
 

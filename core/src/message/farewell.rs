@@ -24,7 +24,7 @@ impl Engine {
         }
         let sent = self.flush(&all, deadline);
         for (member, lines) in all {
-            lines.iter().for_each(|line| line.wire.close(false));
+            lines.iter().filter_map(|line| line.wire()).for_each(|wire| wire.close(false));
             self.bury(member, lines, &why);
         }
         sent
@@ -34,7 +34,8 @@ impl Engine {
     fn flush(&self, all: &[(&Arc<Member>, Vec<Arc<Line>>)], deadline: Deadline) -> Result<()> {
         let mut backoff = Backoff::new();
         // A line that has failed sends nothing more, so nothing waits for it.
-        let is_sent = |line: &Arc<Line>| line.kick().is_ok_and(|sent| sent && line.wire.has_arrived());
+        let has_arrived = |line: &Line| line.wire().is_none_or(|wire| wire.has_arrived());
+        let is_sent = |line: &Arc<Line>| line.kick().is_ok_and(|sent| sent && has_arrived(line));
         let is_broken = |line: &Arc<Line>| line.kick().is_err();
         loop {
             let late =
@@ -52,6 +53,7 @@ impl Engine {
     pub(super) fn leave(&self, deadline: Deadline) -> (Vec<Arc<Member>>, Result<()>) {
         let members: Vec<Arc<Member>> = lock(&self.members).values().cloned().collect();
         let sent = self.part(&members, deadline);
+        self.hub.close();
         let mut turn = lock(&self.turn);
         let links = std::mem::take(&mut turn.links);
         links.iter().for_each(|(_, link)| self.unwatch(link));

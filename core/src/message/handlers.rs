@@ -13,10 +13,20 @@ const PAGE: usize = 256;
 /// Takes the messages of a kind.
 pub(super) enum Handler {
     Callback(Box<dyn Fn(Message) + Send + Sync>),
-    Queue(Arc<Mutex<VecDeque<Message>>>),
+    Queue(Arc<Waiting>),
 }
 
-/// All kinds; looked up without a lock. What was registered stays.
+/// Messages that wait for those who poll; `None` once nobody does any more.
+pub(super) struct Waiting(Mutex<Option<VecDeque<Message>>>);
+
+impl Waiting {
+    /// Adds the message that `make` makes. False if nobody takes messages any more.
+    pub(super) fn add(&self, make: impl FnOnce() -> Message) -> bool {
+        lock(&self.0).as_mut().map(|messages| messages.push_back(make())).is_some()
+    }
+}
+
+/// All kinds; looked up without a lock. A registration stays for good.
 pub(super) struct Handlers {
     pages: Box<[OnceLock<Box<Page>>]>,
 }
@@ -53,27 +63,43 @@ impl Handlers {
 }
 
 /// Messages of one kind, in the order in which they arrived, for those who poll instead of registering a callback.
+///
+/// When the last clone is dropped, messages that wait are dropped, and later ones are answered like those of a kind that nothing is
+/// registered for.
 #[derive(Clone)]
 pub struct Queue {
-    messages: Arc<Mutex<VecDeque<Message>>>,
+    receiver: Arc<Receiver>,
+}
+
+/// Shared by the clones of a queue; its drop closes the queue.
+struct Receiver(Arc<Waiting>);
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let messages = lock(&self.0.0).take();
+        for message in messages.into_iter().flatten() {
+            // Their senders must not wait until they are taken.
+            message.peer.member.release(1, message.bytes().len());
+        }
+    }
 }
 
 impl Queue {
     pub(super) fn new() -> (Self, Handler) {
-        let messages = Arc::<Mutex<VecDeque<Message>>>::default();
-        (Self { messages: messages.clone() }, Handler::Queue(messages))
+        let waiting = Arc::new(Waiting(Mutex::new(Some(VecDeque::new()))));
+        (Self { receiver: Arc::new(Receiver(waiting.clone())) }, Handler::Queue(waiting))
     }
 
     /// The oldest message, if there is one. Only progress brings new ones.
     pub fn try_recv(&self) -> Option<Message> {
-        let message = lock(&self.messages).pop_front()?;
+        let message = lock(&self.receiver.0.0).as_mut()?.pop_front()?;
         message.peer.member.release(1, message.bytes().len());
         Some(message)
     }
 
     /// How many messages wait.
     pub fn len(&self) -> usize {
-        lock(&self.messages).len()
+        lock(&self.receiver.0.0).as_ref().map_or(0, VecDeque::len)
     }
 
     /// Whether none wait.

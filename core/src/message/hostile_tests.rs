@@ -27,9 +27,9 @@ type Hand = dyn Fn(BorrowedFd<'_>) -> Option<OwnedFd> + Send + Sync;
 /// The ways of a peer that does not keep to the rules.
 #[derive(Clone)]
 struct Ways {
-    /// What it hands over in place of its memory; nothing at all if `None`.
+    /// Gives the descriptor that it hands over in place of its memory; nothing at all if `None`.
     hand: Arc<Hand>,
-    /// What it says of that.
+    /// Changes the description that goes with it.
     place: fn(Place) -> Place,
     /// Whether it finds no descriptor that comes.
     loses: bool,
@@ -204,7 +204,7 @@ fn without_a_descriptor_data_is_sent() {
     assert_eq!(read(long, honest()), (vec![Ok(true); 2], true));
 }
 
-/// What could end the reader with a signal is not touched: the owner's link ends.
+/// A reader touches nothing that could end it with a signal: the owner's link ends.
 #[test]
 fn descriptors_of_other_things_end_the_link() {
     let whole = LENGTH + HEADER;

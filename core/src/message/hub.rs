@@ -33,6 +33,8 @@ pub(super) struct Hub<P> {
     timed: Mutex<Vec<Arc<P>>>,
     pub(super) exposures: Arc<Exposures>,
     engine: OnceLock<Weak<dyn Progress<P>>>,
+    /// The messenger was closed: no message is dispatched any more.
+    closed: AtomicBool,
     creator: Creator,
 }
 
@@ -43,6 +45,9 @@ pub(super) trait Progress<P>: Send + Sync {
 
     /// Says goodbye to `peer` after what was sent, and ends it.
     fn close(&self, peer: &Arc<P>, deadline: Deadline) -> Result<()>;
+
+    /// Ends `peer` if sending to it has failed. The caller holds no lock of it.
+    fn end_if_broken(&self, peer: &Arc<P>);
 }
 
 impl<P> Hub<P> {
@@ -61,6 +66,7 @@ impl<P> Hub<P> {
             timed: Mutex::default(),
             exposures: Arc::new(Exposures::new(generation)),
             engine: OnceLock::default(),
+            closed: AtomicBool::new(false),
             creator: Creator::current(),
         })
     }
@@ -71,6 +77,15 @@ impl<P> Hub<P> {
 
     pub(super) fn engine(&self) -> Option<Arc<dyn Progress<P>>> {
         self.engine.get()?.upgrade()
+    }
+
+    /// Notes that the messenger was closed.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// An error in a forked child, which would speak in its parent's name.
@@ -99,7 +114,7 @@ impl<P> Hub<P> {
         self.event.clear();
     }
 
-    /// Announces a sleeper. What is published before the sleeper looks again is seen by it, and what is published after that
+    /// Announces a sleeper. The sleeper sees a change that is published before it looks again; a later one
     /// wakes it.
     pub(super) fn fall_asleep(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);

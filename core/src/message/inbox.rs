@@ -131,6 +131,8 @@ pub(super) enum Put {
     Full,
     /// The peer has ended, and the message is lost with it.
     Over,
+    /// The program has dropped the queue.
+    Closed,
 }
 
 impl Inbox {
@@ -172,8 +174,9 @@ impl Inbox {
         state.bytes += bytes;
     }
 
-    /// Accounts for a message that waits elsewhere: [`Put::Taken`] if it may.
-    pub(super) fn charge(&self, bytes: usize, limits: &Limits) -> Put {
+    /// Accounts for a message that `add` puts elsewhere; [`Put::Closed`] if that returns false. Under the lock, so that none is added
+    /// after the news that the peer is gone.
+    pub(super) fn charge(&self, bytes: usize, limits: &Limits, add: impl FnOnce() -> bool) -> Put {
         let mut state = lock(&self.0);
         if state.over {
             return Put::Over;
@@ -181,6 +184,9 @@ impl Inbox {
         if !state.has_room(bytes, limits) {
             (state.blocked, state.refused) = (true, true);
             return Put::Full;
+        }
+        if !add() {
+            return Put::Closed;
         }
         state.messages += 1;
         state.bytes += bytes;
@@ -244,5 +250,47 @@ impl Inbox {
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inbox").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        eager: 100,
+        inbox_messages: 4,
+        inbox_bytes: 100,
+        send_buffer: 100,
+        reads: 1,
+        read_depth: 1,
+        longs: 1,
+    };
+
+    fn gone() -> Item {
+        Item::Gone(Error::peer_lost("test", 1, "on purpose"))
+    }
+
+    /// A message goes to a queue under the lock: the news that the peer is gone stands before it or behind it, never in between.
+    #[test]
+    fn nothing_comes_to_a_queue_after_the_end() {
+        let inbox = Inbox::default();
+        let added = inbox.charge(10, &LIMITS, || {
+            assert!(inbox.0.try_lock().is_err(), "another thread could end the peer here");
+            true
+        });
+        assert_eq!(added, Put::Taken);
+        inbox.push(gone());
+        assert_eq!(inbox.charge(10, &LIMITS, || panic!("the peer is gone")), Put::Over);
+        assert_eq!(inbox.put(10, &LIMITS, || panic!("the peer is gone")), Put::Over);
+    }
+
+    #[test]
+    fn a_queue_that_takes_nothing_is_charged_nothing() {
+        let inbox = Inbox::default();
+        for _ in 0..10 {
+            assert_eq!(inbox.charge(60, &LIMITS, || false), Put::Closed);
+        }
+        assert_eq!(inbox.charge(60, &LIMITS, || true), Put::Taken);
     }
 }

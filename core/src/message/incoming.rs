@@ -51,7 +51,7 @@ impl<'a> Incoming<'a> {
         self.blocked
     }
 
-    /// What follows goes to the inbox.
+    /// Sends the messages that follow to the inbox.
     fn close_batch(&mut self) {
         if let Some(batch) = &mut self.batch {
             batch.close();
@@ -77,37 +77,41 @@ impl<'a> Incoming<'a> {
                     return Ok(true);
                 }
                 match member.inbox.put(body.len(), limits, make) {
-                    Put::Taken | Put::Over => {}
+                    Put::Taken | Put::Over | Put::Closed => {}
                     Put::Wake => member.hub.add_ready(member.clone()),
                     Put::Full => return Ok(self.block()),
                 }
             }
             Some(Handler::Queue(queue)) => {
                 self.close_batch();
-                match member.inbox.charge(body.len(), limits) {
-                    Put::Taken | Put::Wake => {}
+                let make = || {
+                    let peer = Peer { member: member.clone() };
+                    let long = offer.map(|offer| Box::new(Long::new(peer.clone(), self.line.clone(), offer)));
+                    Message { peer, kind: head.kind, bytes: bytes(), long }
+                };
+                match member.inbox.charge(body.len(), limits, || queue.add(make)) {
+                    Put::Taken | Put::Wake => member.hub.wake(),
                     Put::Full => return Ok(self.block()),
-                    Put::Over => return Ok(true),
-                }
-                let peer = Peer { member: member.clone() };
-                let long = offer.map(|offer| Box::new(Long::new(peer.clone(), self.line.clone(), offer)));
-                lock(queue).push_back(Message { peer, kind: head.kind, bytes: bytes(), long });
-                member.hub.wake();
-            }
-            None => {
-                let (kind, rank) = (head.kind, member.rank);
-                if self.line.tell_unknown(kind)? {
-                    log::warn!(
-                        "dropped messages of kind {kind} of rank {rank}: nothing is registered for it"
-                    );
-                    member.mark_dirty();
-                }
-                if let Some(offer) = offer {
-                    member.tell(self.line, Operation::LongDone, 0, offer.id, &[REFUSED])?;
+                    Put::Over => {}
+                    Put::Closed => self.unknown(head.kind, offer)?,
                 }
             }
+            None => self.unknown(head.kind, offer)?,
         }
         Ok(true)
+    }
+
+    /// A message that nobody takes.
+    fn unknown(&self, kind: u16, offer: Option<Offer>) -> Result<()> {
+        let (member, rank) = (self.member, self.member.rank);
+        if self.line.tell_unknown(kind)? {
+            log::warn!("dropped messages of kind {kind} of rank {rank}: nothing is registered for it");
+            member.mark_dirty();
+        }
+        match offer {
+            Some(offer) => member.tell(self.line, Operation::LongDone, 0, offer.id, &[REFUSED]),
+            None => Ok(()),
+        }
     }
 
     fn long(&mut self, head: Head, body: &[u8]) -> Result<bool> {
@@ -143,7 +147,8 @@ impl<'a> Incoming<'a> {
     fn mapped(&mut self, head: Head, body: &[u8]) -> Result<()> {
         let place = Place::decode(body)?;
         // In any case: descriptors and frames come in the same order.
-        let mapping = match self.line.wire.take_descriptor().map(|fd| Mapping::open(fd, place)) {
+        let descriptor = self.line.wire().and_then(|wire| wire.take_descriptor());
+        let mapping = match descriptor.map(|fd| Mapping::open(fd, place)) {
             Some(Ok(mapping)) => Some(Arc::new(mapping)),
             Some(Err(error)) if error.kind() == ErrorKind::Remote => return Err(error),
             // This process has no room: the owner sends the data instead.

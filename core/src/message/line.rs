@@ -1,16 +1,16 @@
 //! One link to a peer: its wire, and what has to keep its order on it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::exposed::Exposures;
 use super::head::{Head, Operation};
 use super::offers::Offers;
 use super::reads::Reads;
-use super::serving::Serving;
+use super::serving::{Served, Serving};
 use super::wire::Wire;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, OnceLock, Ordering, lock};
 
 /// The most control frames that may wait for room. A peer that provokes more breaks the protocol.
 const MAX_CONTROL: usize = 1 << 16;
@@ -20,7 +20,16 @@ const MAX_UNKNOWN_WAITING: usize = 64;
 
 /// A link.
 pub(super) struct Line {
-    pub(super) wire: Box<dyn Wire>,
+    /// The wire, as long as the link has not ended. Handles keep the link, but none of its descriptors and mappings.
+    wire: Weak<dyn Wire>,
+    /// Keeps the wire until the link ends.
+    keeper: Mutex<Option<Arc<dyn Wire>>>,
+    /// The wire's name.
+    pub(super) name: &'static str,
+    /// Whether the wire may hold frames back until it is kicked.
+    pub(super) gathers: bool,
+    /// The first error of sending. Progress ends the peer because of it.
+    failure: OnceLock<Error>,
     /// Short frames that must not be lost for lack of room, in order.
     control: Mutex<VecDeque<(Head, Box<[u8]>)>>,
     /// Reads that this side has asked for, and how many may be open at a time.
@@ -28,6 +37,8 @@ pub(super) struct Line {
     read_depth: usize,
     /// The oldest read is to be copied by this side, as far as the last look at the reads tells.
     pub(super) copies: AtomicBool,
+    /// The last kick served as many bytes as it may in one turn, and more are to be served.
+    waits_for_turn: AtomicBool,
     /// Reads that the peer has asked for, and of what.
     pub(super) serving: Mutex<Serving>,
     exposures: Arc<Exposures>,
@@ -43,11 +54,17 @@ impl Line {
     /// A link over `wire` to a peer that takes `read_depth` requests at a time.
     pub(super) fn new(wire: Box<dyn Wire>, read_depth: usize, exposures: Arc<Exposures>) -> Self {
         let reads = Mutex::new(Reads::new(wire.passes_descriptors()));
+        let (name, gathers, wire) = (wire.name(), wire.gathers(), Arc::<dyn Wire>::from(wire));
         Self {
-            wire,
+            wire: Arc::downgrade(&wire),
+            keeper: Mutex::new(Some(wire)),
+            name,
+            gathers,
+            failure: OnceLock::default(),
             control: Mutex::default(),
             reads,
             copies: AtomicBool::new(false),
+            waits_for_turn: AtomicBool::new(false),
             read_depth,
             serving: Mutex::default(),
             exposures,
@@ -55,6 +72,46 @@ impl Line {
             expected: AtomicU32::new(0),
             left: AtomicBool::new(false),
         }
+    }
+
+    /// The wire; `None` once the link has ended. It is kept while the result lives.
+    #[inline]
+    pub(super) fn wire(&self) -> Option<Arc<dyn Wire>> {
+        self.wire.upgrade()
+    }
+
+    /// As [`Wire::push`]. An error is kept: the caller has the peer ended.
+    #[inline]
+    pub(super) fn push(&self, head: Head, body: &[u8]) -> Result<bool> {
+        match self.wire() {
+            Some(wire) => wire.push(head, body).map_err(|error| self.fail(error)),
+            None => Err(closed()),
+        }
+    }
+
+    /// Keeps `error` as the reason why the link has failed, if it is the first; returns it.
+    #[cold]
+    fn fail(&self, error: Error) -> Error {
+        // Fails for a later one.
+        let _ = self.failure.set(error.clone());
+        error
+    }
+
+    /// The reason why nothing can be sent on the link; `None` as long as no call has failed.
+    #[inline]
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.get()
+    }
+
+    /// Closes the wire and lets it go, with the answers that waited for it. Calls of other threads that are inside end first.
+    pub(super) fn end(&self) {
+        let wire = lock(&self.keeper).take();
+        if let Some(wire) = wire {
+            wire.close(true);
+        }
+        let (control, serving) =
+            (std::mem::take(&mut *lock(&self.control)), std::mem::take(&mut *lock(&self.serving)));
+        drop((control, serving));
     }
 
     /// Queues a short frame that must arrive. The caller marks the peer dirty.
@@ -84,13 +141,15 @@ impl Line {
 
     /// Asks the peer for queued reads, as many as it takes at a time. True if there was room for that.
     pub(super) fn ask(&self) -> Result<bool> {
-        let push = |operation, id, body: &[u8]| self.wire.push(Head::new(operation, 0, id, body.len()), body);
+        let Some(wire) = self.wire() else { return Err(closed()) };
+        let push = |operation, id, body: &[u8]| wire.push(Head::new(operation, 0, id, body.len()), body);
         let mut reads = lock(&self.reads);
         let asked = reads.ask(self.read_depth, push);
         if reads.can_copy() {
             self.copies.store(true, Ordering::Relaxed);
         }
-        asked
+        drop(reads);
+        asked.map_err(|error| self.fail(error))
     }
 
     /// Whether this side has something to copy.
@@ -98,17 +157,30 @@ impl Line {
         self.copies.load(Ordering::Relaxed)
     }
 
+    /// Whether another turn can move something, although no descriptor tells of it.
+    pub(super) fn waits_for_turn(&self) -> bool {
+        self.has_copies() || self.waits_for_turn.load(Ordering::Relaxed)
+    }
+
     /// Called about once a second: unmaps memory that was revoked. An error if the peer's host has not answered for too long.
     pub(super) fn look_after(&self) -> Result<()> {
         lock(&self.reads).sweep();
-        self.wire.check()
+        self.wire().map_or(Ok(()), |wire| wire.check())
     }
 
-    /// Pushes queued frames, requests and answers to reads, and sends what is held back. True if nothing is left.
+    /// Pushes queued frames, requests and answers to reads, and sends what is held back. True if nothing is left. An error is kept, as
+    /// that of [`push`](Self::push).
     pub(super) fn kick(&self) -> Result<bool> {
+        match self.wire() {
+            Some(wire) => self.kick_wire(&*wire).map_err(|error| self.fail(error)),
+            None => Err(closed()),
+        }
+    }
+
+    fn kick_wire(&self, wire: &dyn Wire) -> Result<bool> {
         let mut control = lock(&self.control);
         while let Some((head, body)) = control.front() {
-            if !self.wire.push(*head, body)? {
+            if !wire.push(*head, body)? {
                 break;
             }
             control.pop_front();
@@ -116,8 +188,12 @@ impl Line {
         let told = control.is_empty();
         drop(control);
         let asked = self.ask()?;
-        let served = lock(&self.serving).serve(&self.exposures, &*self.wire)?;
-        Ok(self.wire.kick()? && told && asked && served)
+        let mut serving = lock(&self.serving);
+        let served = serving.serve(&self.exposures, wire)?;
+        // Under the lock, so that the last one who served has the last word.
+        self.waits_for_turn.store(served == Served::Enough, Ordering::Relaxed);
+        drop(serving);
+        Ok(wire.kick()? && told && asked && served == Served::All)
     }
 
     /// Checks the number of a frame: it must be the next one.
@@ -141,12 +217,14 @@ impl Line {
     }
 }
 
+#[cold]
+fn closed() -> Error {
+    Error::new(ErrorKind::PeerLost, "send", "the link has ended")
+}
+
 /// Without what has come on it.
 impl std::fmt::Debug for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line")
-            .field("wire", &self.wire.name())
-            .field("left", &self.left)
-            .finish_non_exhaustive()
+        f.debug_struct("Line").field("wire", &self.name).field("left", &self.left).finish_non_exhaustive()
     }
 }

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use super::line::Line;
 use super::member::Member;
+use super::wire::Wire;
+use crate::sync::lock;
 
 /// One link, as the thread that makes progress sees it.
 pub(super) struct Link {
     pub(super) member: Arc<Member>,
     pub(super) line: Arc<Line>,
+    pub(super) wire: Arc<dyn Wire>,
     /// Read in each round, whether or not its descriptors tell of something.
     pub(super) polled: bool,
     /// Reading it is a system call.
@@ -23,10 +26,19 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A new link, which is polled at first.
-    pub(super) fn new(member: Arc<Member>, line: Arc<Line>) -> Self {
-        let calls = line.wire.pull_is_syscall();
-        Self { member, line, polled: true, calls, silent: 0, blocked: false, wants_room: false }
+    /// A new link, which is polled at first; `None` if it has ended already.
+    pub(super) fn new(member: Arc<Member>, line: Arc<Line>) -> Option<Self> {
+        let wire = line.wire()?;
+        let calls = wire.pull_is_syscall();
+        Some(Self { member, line, wire, polled: true, calls, silent: 0, blocked: false, wants_room: false })
+    }
+}
+
+impl Drop for Link {
+    /// Frees the place of data that was landing: only progress pulls, and it has let the link go.
+    fn drop(&mut self) {
+        let landing = lock(&self.line.reads).take_landing();
+        drop(landing);
     }
 }
 

@@ -98,15 +98,25 @@ impl Member {
         Some(std::mem::take(&mut *lines))
     }
 
-    /// Pushes one frame on the sending link; false if there is no room.
+    /// Pushes one frame on the sending link; false if there is no room. After an error the caller calls [`broken`](Self::broken) once
+    /// it holds no lock.
     #[inline]
     pub(super) fn push(self: &Arc<Self>, op: &'static str, head: Head, body: &[u8]) -> Result<bool> {
         let line = self.sender(op)?;
-        let pushed = line.wire.push(head, body).map_err(|error| self.lost(op, &error))?;
-        if line.wire.gathers() {
+        let pushed = line.push(head, body)?;
+        if line.gathers {
             self.mark_dirty();
         }
         Ok(pushed)
+    }
+
+    /// Ends the peer because a call that sends has failed with `why`; returns the error of `op`. The caller holds no lock of it.
+    #[cold]
+    pub(super) fn broken(self: &Arc<Self>, op: &'static str, why: &Error) -> Error {
+        if let Some(engine) = self.hub.engine() {
+            engine.end_if_broken(self);
+        }
+        self.lost(op, why)
     }
 
     /// Queues a short frame on `line`.
@@ -145,16 +155,16 @@ impl Member {
         self.clear_dirty();
         let all_left = self.lines().iter().all(|line| line.kick().unwrap_or(false));
         let for_progress =
-            !all_left || self.has_copies() || self.inbox.has_room_again() || self.end().is_some();
+            !all_left || self.waits_for_turn() || self.inbox.has_room_again() || self.end().is_some();
         if for_progress && !self.dirty.swap(true, Ordering::AcqRel) {
             // The sleeper waits for room from now on, reads on, finds the error, or forgets the links.
             self.hub.add_dirty(self.clone());
         }
     }
 
-    /// Whether memory is left to copy on any link.
-    pub(super) fn has_copies(&self) -> bool {
-        self.lines().iter().any(|line| line.has_copies())
+    /// Whether memory is left to copy or to serve on any link.
+    pub(super) fn waits_for_turn(&self) -> bool {
+        self.lines().iter().any(|line| line.waits_for_turn())
     }
 
     /// Begins to look after the peer: what becomes dirty from now on is a new reason.

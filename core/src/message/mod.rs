@@ -45,6 +45,8 @@ mod verbs;
 mod wire;
 
 #[cfg(all(test, not(loom)))]
+mod ends_tests;
+#[cfg(all(test, not(loom)))]
 mod hostile_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

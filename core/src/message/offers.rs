@@ -22,6 +22,8 @@ pub(super) type Delivered = Box<dyn FnOnce(Result<Delivery>) + Send>;
 pub(super) struct Ended {
     pub(super) completion: Delivered,
     pub(super) outcome: Result<Delivery>,
+    /// Ended already. It is dropped, with the memory, before the completion runs.
+    pub(super) exposed: Exposed,
 }
 
 /// The long messages of one link.
@@ -35,8 +37,7 @@ pub(super) struct Offers {
 }
 
 struct Open {
-    /// Dropped with the entry: then nobody can read the data any more.
-    _exposed: Exposed,
+    exposed: Exposed,
     deadline: Deadline,
     completion: Delivered,
 }
@@ -57,14 +58,13 @@ impl Offers {
     /// Keeps the message that was pushed with the number [`next`](Self::next).
     pub(super) fn add(&mut self, exposed: Exposed, deadline: Deadline, completion: Delivered) {
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        self.open.insert(self.next, Open { _exposed: exposed, deadline, completion });
+        self.open.insert(self.next, Open { exposed, deadline, completion });
         self.next = self.next.wrapping_add(1);
     }
 
     /// The receiver's answer. One that comes after the deadline is not for anybody.
     pub(super) fn answer(&mut self, id: u32, delivery: Delivery) -> Option<Ended> {
-        let open = self.open.remove(&id)?;
-        Some(Ended { completion: open.completion, outcome: Ok(delivery) })
+        self.open.remove(&id).map(|open| open.end(Ok(delivery)))
     }
 
     /// When to look at the deadlines; `None` if there are none.
@@ -83,8 +83,7 @@ impl Offers {
         self.due = rest.map(|(_, open)| open.deadline).min();
         let end = |id| {
             let text = "the deadline of long data passed before the receiver had read or refused it";
-            let open = self.open.remove(&id)?;
-            Some(Ended { completion: open.completion, outcome: Err(Error::timeout("send_long", text)) })
+            self.open.remove(&id).map(|open| open.end(Err(Error::timeout("send_long", text))))
         };
         late.into_iter().filter_map(end).collect()
     }
@@ -93,8 +92,15 @@ impl Offers {
     pub(super) fn fail(&mut self, why: &Error) -> Vec<Ended> {
         self.ended = Some(why.clone());
         let open = std::mem::take(&mut self.open).into_values();
-        open.map(|open| Ended { completion: open.completion, outcome: Err(why.clone().of("send_long")) })
-            .collect()
+        open.map(|open| open.end(Err(why.clone().of("send_long")))).collect()
+    }
+}
+
+impl Open {
+    /// Ends it: from now on nobody can read the data. The memory goes with the result, because locks are held here.
+    fn end(self, outcome: Result<Delivery>) -> Ended {
+        self.exposed.retire();
+        Ended { completion: self.completion, outcome, exposed: self.exposed }
     }
 }
 

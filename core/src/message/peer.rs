@@ -9,6 +9,7 @@ use super::inbox::Item;
 use super::line::Line;
 use super::member::Member;
 use super::offers::Delivery;
+use super::reads::Completion;
 use super::sent::{Reason, Sent};
 use super::tokens::Token;
 use crate::deadline::{Backoff, Deadline};
@@ -28,7 +29,7 @@ impl Peer {
     /// Names the wire that carries messages to it: `tcp`, `shared memory` or `verbs`.
     pub fn transport(&self) -> &'static str {
         // A member gets its first link before its first handle is given out, and keeps it.
-        self.member.sender("transport").map_or("none", |line| line.wire.name())
+        self.member.sender("transport").map_or("none", |line| line.name)
     }
 
     /// Its rank.
@@ -70,7 +71,11 @@ impl Peer {
         }
         member.check_kind("send", kind)?;
         let head = Head::new(Operation::Message, kind, 0, bytes.len());
-        Ok(if member.push("send", head, bytes)? { Sent::Done } else { Sent::Retry(Reason::Full) })
+        match member.push("send", head, bytes) {
+            Ok(true) => Ok(Sent::Done),
+            Ok(false) => Ok(Sent::Retry(Reason::Full)),
+            Err(error) => Err(member.broken("send", &error)),
+        }
     }
 
     /// As [`send`](Self::send), but makes progress while there is no room. Callbacks should not wait here: they hold up the
@@ -124,8 +129,13 @@ impl Peer {
         }
         let id = offers.next()?;
         let body = [&exposed.token().to_bytes(), head].concat();
-        if !member.push("send_long", Head::new(Operation::Long, kind, id, body.len()), &body)? {
-            return Ok(Sent::Retry(Reason::Full));
+        match member.push("send_long", Head::new(Operation::Long, kind, id, body.len()), &body) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Sent::Retry(Reason::Full)),
+            Err(error) => {
+                drop(offers);
+                return Err(member.broken("send_long", &error));
+            }
         }
         offers.add(exposed, deadline.into(), Box::new(completion));
         drop(offers);
@@ -169,25 +179,24 @@ impl Peer {
         token.check_range("read", offset, into.len() as u64)?;
         let line = member.sender("read")?;
         let most = member.hub.limits.reads;
-        let id =
-            lock(&line.reads).add((*token, offset), into, deadline.into(), Box::new(completion), most)?;
-        line.ask()
-            .map_err(|error| member.lost("read", &error))
-            .or_else(|error| self.give_up(line, id, error))?;
+        let mut completion: Option<Completion> = Some(Box::new(completion));
+        let added = lock(&line.reads).add((*token, offset), into, deadline.into(), &mut completion, most);
+        let id = added?;
+        if let Err(error) = line.ask() {
+            // The error goes to the caller if the completion has not been told of another one.
+            let error = member.lost("read", &error);
+            let cancelled = lock(&line.reads).cancel(id, error.clone());
+            let lost = member.broken("read", &error);
+            if cancelled.is_some() {
+                return Err(lost);
+            }
+        }
         member.copy(line, IN_CALL);
         if !lock(&line.reads).is_empty() {
             member.mark_timed();
             member.mark_dirty();
         }
         Ok(Read { peer: self.clone(), line: line.clone(), id })
-    }
-
-    /// A request that could not be sent: an error here if its completion has not been told yet.
-    fn give_up(&self, line: &Line, id: u32, error: Error) -> Result<bool> {
-        match lock(&line.reads).cancel(id, error.clone()) {
-            Some(_) => Err(error),
-            None => Ok(false),
-        }
     }
 
     /// Says goodbye to the peer after what was sent, and ends the link; what is under way with it ends with `Stopped`. The

@@ -30,7 +30,7 @@ const MAX_POLLED: usize = 4;
 
 impl Engine {
     /// Moves what can be moved now. Returns how much has happened: 0 if nothing, or if another thread is at it.
-    /// What `batch` has afterwards, the caller dispatches.
+    /// The caller dispatches the messages that `batch` has afterwards.
     ///
     /// A look at all descriptors is a system call, which takes several times as long as a round that only looks at memory. So
     /// looks are rarer there. Links that are not polled wait for 1024 idle rounds, or 64 rounds with frames, at most.
@@ -77,13 +77,14 @@ impl Engine {
         let arrivals = std::mem::take(&mut *lock(&self.arrivals));
         let count = arrivals.len();
         for (member, line) in arrivals {
-            let token = turn.links.insert(Link::new(member.clone(), line.clone()));
-            if let Err(error) = self.watch(token, &line) {
-                turn.links.remove(token);
-                self.lose(&member, &error);
-                continue;
+            // One that has ended meanwhile is not served.
+            let Some(link) = Link::new(member, line) else { continue };
+            let wire = link.wire.clone();
+            let token = turn.links.insert(link);
+            match self.watch(token, &*wire) {
+                Ok(()) => turn.polled.push(token),
+                Err(error) => self.fail(turn, token, &error),
             }
-            turn.polled.push(token);
         }
         count
     }
@@ -142,7 +143,7 @@ impl Engine {
             (false, _) => PATIENCE.max(MEMORY_PATIENCE / count.max(1) as u32),
         };
         if link.silent > patience {
-            link.polled = link.line.wire.arm()?;
+            link.polled = link.wire.arm()?;
             link.silent = 0;
         }
         Ok(())
@@ -152,7 +153,7 @@ impl Engine {
     fn pull(&self, link: &mut Link, batch: &mut Option<&mut Batch>) -> Result<usize> {
         let batch = batch.as_deref_mut();
         let mut incoming = Incoming::new(&self.handlers, &link.member, &link.line, batch);
-        let pulled = link.line.wire.pull(&mut incoming);
+        let pulled = link.wire.pull(&mut incoming);
         let blocked = incoming.end();
         let count = pulled?;
         if blocked {
@@ -170,10 +171,10 @@ impl Engine {
     }
 
     /// Ends a link that has failed, and with it the peer. What its other links have brought before is taken first.
-    fn fail(&self, turn: &mut Turn, token: u64, why: &Error) {
+    pub(super) fn fail(&self, turn: &mut Turn, token: u64, why: &Error) {
         let Some(link) = turn.links.remove(token) else { return };
         self.unwatch(&link);
-        let member = link.member;
+        let member = link.member.clone();
         let others = turn.links.of(&member);
         for other in &others {
             if let Some(link) = turn.links.get_mut(*other).filter(|link| !link.blocked) {
@@ -185,20 +186,55 @@ impl Engine {
             && others.iter().any(|other| turn.links.get(*other).is_some_and(|l| !l.line.has_left()))
         {
             // The goodbye on the other link is still on its way.
-            link.line.wire.close(true);
+            link.line.end();
             return;
         }
-        for other in others {
-            turn.links.remove(other).inspect(|link| self.unwatch(link));
-        }
+        self.forget(turn, &member);
         let error = match why.kind() {
             ErrorKind::PeerLost => Error::peer_lost("recv", member.rank, why.message()),
             _ => Error::peer_lost("recv", member.rank, why.message()).with_source(why.clone()),
         };
-        if !link.line.has_left() {
+        if !link.line.has_left() && member.end().is_none() {
             log::warn!("{error}");
         }
         self.lose(&member, &error);
+    }
+
+    /// Ends `member` if sending on one of its links has failed, and says whether it did. What the link has brought before is taken first.
+    pub(super) fn end_broken(&self, turn: &mut Turn, member: &Arc<Member>) -> bool {
+        let lines = member.lines();
+        let Some((line, why)) = lines.iter().find_map(|line| Some((line, line.failure()?))) else {
+            return false;
+        };
+        if self.has_arrivals.load(Ordering::Acquire) {
+            // The link may be a new one.
+            self.welcome(turn);
+        }
+        let token = turn.links.iter().find(|(_, link)| Arc::ptr_eq(&link.line, line)).map(|(token, _)| token);
+        let Some(token) = token else {
+            self.lose(member, &Error::peer_lost("send", member.rank, why.message()).with_source(why.clone()));
+            return true;
+        };
+        if why.kind() == ErrorKind::PeerLost && turn.links.get(token).is_some_and(|link| link.blocked) {
+            // The connection has ended, but messages have come before: they are read once there is room, and then the end.
+            return false;
+        }
+        let mut last = None;
+        if let Some(link) = turn.links.get_mut(token).filter(|link| !link.blocked) {
+            // Bounded: the peer may go on sending.
+            for _ in 0..LAST_PULLS {
+                match self.pull(link, &mut None) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) => {
+                        last = Some(error).filter(|_| link.line.has_left());
+                        break;
+                    }
+                }
+            }
+        }
+        self.fail(turn, token, last.as_ref().unwrap_or(why));
+        true
     }
 }
 
@@ -209,5 +245,9 @@ impl Progress<Member> for Engine {
 
     fn close(&self, peer: &Arc<Member>, deadline: Deadline) -> Result<()> {
         if peer.end().is_some() { Ok(()) } else { self.part(std::slice::from_ref(peer), deadline) }
+    }
+
+    fn end_if_broken(&self, peer: &Arc<Member>) {
+        Self::end_if_broken(self, peer);
     }
 }

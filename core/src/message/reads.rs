@@ -99,13 +99,14 @@ impl Reads {
         Self { maps, ..Self::default() }
     }
 
-    /// Queues a read of `into.len()` bytes; returns its number.
+    /// Queues a read of `into.len()` bytes; returns its number. Takes the completion unless it returns an error: then the caller drops it,
+    /// without the lock of the reads.
     pub(super) fn add(
         &mut self,
         (token, offset): (Token, u64),
         into: Vec<u8>,
         deadline: Deadline,
-        completion: Completion,
+        completion: &mut Option<Completion>,
         most: usize,
     ) -> Result<u32> {
         if let Some(error) = &self.ended {
@@ -119,7 +120,7 @@ impl Reads {
         }
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let (length, completion) = (into.len(), Some(completion));
+        let (length, completion) = (into.len(), completion.take());
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
         let way = if self.maps && token.shared { Way::Shared } else { Way::Data };
         self.queue.push_back(Reading { id, token, offset, into, length, got: 0, way, deadline, completion });
@@ -344,10 +345,17 @@ impl Reads {
     pub(super) fn fail(&mut self, why: &Error) -> Vec<Finished> {
         self.ended = Some(why.clone());
         self.mappings.clear();
+        (self.asked, self.waits_for_mapping) = (0, false);
+        let queue = std::mem::take(&mut self.queue);
         let completions: Vec<Completion> =
-            self.queue.iter_mut().filter_map(|reading| reading.completion.take()).collect();
+            queue.into_iter().filter_map(|reading| reading.completion).collect();
         let outcome = |completion| Finished { completion, outcome: Err(why.clone().of("read")) };
         completions.into_iter().map(outcome).collect()
+    }
+
+    /// Gives up the place of data that was landing. Nobody pulls any more.
+    pub(super) fn take_landing(&mut self) -> Option<Vec<u8>> {
+        self.landing.take()
     }
 
     fn pop(&mut self) -> Option<Reading> {

@@ -32,8 +32,8 @@ impl Message {
         self.bytes.as_slice()
     }
 
-    /// The long data that came with it, if it was sent with [`Peer::send_long`]. What is not taken is refused when the message is
-    /// dropped.
+    /// The long data that came with it, if it was sent with [`Peer::send_long`]. Dropping the message refuses data that
+    /// was not taken.
     pub fn long(&mut self) -> Option<Long> {
         self.long.take().map(|long| *long)
     }

@@ -10,8 +10,24 @@ use super::wire::{Lent, Wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireResult};
 
+/// The least that a piece counts for in a turn, so that many short ones do not hold up others either.
+const LEAST: u64 = 256;
 /// Shorter pieces are copied: keeping a share in the memory costs more.
 const COPIED: usize = 4 << 10;
+
+/// Bytes that one turn of progress serves to one peer before it goes on with others. A piece may be longer.
+pub(super) const TURN: u64 = 512 << 10;
+
+/// How far [`Serving::serve`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    /// All answers are pushed.
+    All,
+    /// The wire has no room.
+    Full,
+    /// So much was served as one turn may. There may be room for more.
+    Enough,
+}
 
 /// The reads that one link has asked for.
 #[derive(Debug, Default)]
@@ -69,16 +85,20 @@ impl Serving {
         }
     }
 
-    /// Pushes answers until all are pushed or there is no room. True if all are.
-    pub(super) fn serve(&mut self, exposures: &Exposures, wire: &dyn Wire) -> Result<bool> {
+    /// Pushes answers until all are pushed, there is no room, or others should have their turn.
+    pub(super) fn serve(&mut self, exposures: &Exposures, wire: &dyn Wire) -> Result<Served> {
+        let mut left = TURN;
         while let Some(job) = self.jobs.front_mut() {
+            if left == 0 {
+                return Ok(Served::Enough);
+            }
             if job.answer == Answer::MayMap && !job.cancelled {
                 job.answer = hand_over(exposures, job, wire);
             }
             // Also if it was cancelled meanwhile: the peer must take the descriptor.
             if let Answer::Mapped(place) = job.answer {
                 if !wire.push(Head::new(Operation::Mapped, 0, job.id, Place::BYTES), &place.encode())? {
-                    return Ok(false);
+                    return Ok(Served::Full);
                 }
                 self.jobs.pop_front();
                 continue;
@@ -94,7 +114,7 @@ impl Serving {
                 Ok(lent) => lent,
                 Err(refusal) => {
                     if !wire.push(Head::new(Operation::Refused, 0, job.id, 1), &[refusal as u8])? {
-                        return Ok(false);
+                        return Ok(Served::Full);
                     }
                     self.jobs.pop_front();
                     continue;
@@ -115,8 +135,9 @@ impl Serving {
                 }
             };
             if !pushed {
-                return Ok(false);
+                return Ok(Served::Full);
             }
+            left = left.saturating_sub(piece.max(LEAST));
             job.copied = None;
             job.offset += piece;
             job.left -= piece;
@@ -127,7 +148,7 @@ impl Serving {
         if self.jobs.capacity() > 64 {
             self.jobs = VecDeque::new();
         }
-        Ok(true)
+        Ok(Served::All)
     }
 }
 

@@ -30,26 +30,33 @@ impl Engine {
         // Other threads see the sleeper from here on, and send on their own what they push.
         self.send_all(turn);
         let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();
-        // No descriptor tells of memory that is still to be copied.
-        busy |= turn.unsent.iter().any(|member| member.has_copies());
+        // No descriptor tells of memory that is still to be copied or served.
+        busy |= turn.unsent.iter().any(|member| member.waits_for_turn());
         let links = &mut turn.links;
         turn.polled.retain(|token| {
             let Some(link) = links.get_mut(*token) else { return false };
             // Something that has arrived may show on no descriptor: the link stays polled. An error shows when it is read.
-            link.polled = link.line.wire.arm().unwrap_or(true);
+            link.polled = link.wire.arm().unwrap_or(true);
             busy |= link.polled;
             link.polled
         });
+        let mut failed = Vec::new();
         for (token, link) in turn.links.iter_mut().filter(|(_, link)| !link.blocked) {
             let wanted = turn.unsent.iter().any(|member| Arc::ptr_eq(member, &link.member))
-                && link.line.wire.waits_for_room();
+                && link.wire.waits_for_room();
             if wanted != link.wants_room {
-                let Some(fd) = link.line.wire.descriptors().into_iter().next() else { continue };
-                let events = READ | if wanted { WRITE } else { 0 };
-                let failed = |error| Error::system("wait", "cannot watch a connection", error);
-                self.epoll.modify(fd, events, token).map_err(failed)?;
-                link.wants_room = wanted;
+                let Some(fd) = link.wire.descriptors().into_iter().next() else { continue };
+                match self.epoll.modify(fd, READ | if wanted { WRITE } else { 0 }, token) {
+                    Ok(()) => link.wants_room = wanted,
+                    Err(error) => {
+                        failed.push((token, Error::system("wait", "cannot watch a connection", error)));
+                    }
+                }
             }
+        }
+        for (token, error) in failed {
+            self.fail(turn, token, &error);
+            busy = true;
         }
         Ok(busy)
     }

@@ -36,20 +36,24 @@ impl Engine {
         count
     }
 
-    /// Looks after one peer. Returns whether nothing is left to do for it, and how many pieces of mapped memory were copied.
+    /// Looks after one peer. Returns whether nothing is left to do for it, and how much of what waits for no room was done: copies of
+    /// mapped memory, and turns of answers.
     fn tend(&self, turn: &mut Turn, member: &Arc<Member>) -> (bool, usize) {
         if member.end().is_some() {
-            for token in turn.links.of(member) {
-                turn.links.remove(token).inspect(|link| self.unwatch(link));
-            }
+            self.forget(turn, member);
             return (true, 0);
         }
-        let (mut all_sent, mut copied) = (true, 0);
+        let (mut all_sent, mut copied, mut failed) = (true, 0, false);
         for line in member.lines() {
-            // An error shows when the link is read, after what has come on it.
             all_sent &= line.kick().unwrap_or(true);
             copied += member.copy(&line, PIECE);
-            all_sent &= !line.has_copies();
+            let waits = line.waits_for_turn();
+            all_sent &= !waits;
+            copied += usize::from(waits);
+            failed |= line.failure().is_some();
+        }
+        if failed && self.end_broken(turn, member) {
+            return (true, 1);
         }
         if !all_sent && !turn.unsent.iter().any(|other| Arc::ptr_eq(other, member)) {
             turn.unsent.push(member.clone());
@@ -63,14 +67,18 @@ impl Engine {
     /// Reads the links of `member` again that were not read for lack of room.
     fn unblock(&self, turn: &mut Turn, member: &Arc<Member>) {
         member.inbox.read_on();
+        let mut failed = Vec::new();
         for (token, link) in turn.links.iter_mut() {
             if link.blocked && Arc::ptr_eq(&link.member, member) {
                 (link.blocked, link.polled, link.silent) = (false, true, 0);
                 turn.polled.push(token);
-                if let Err(error) = self.watch(token, &link.line) {
-                    log::error!("{error}");
+                if let Err(error) = self.watch(token, &*link.wire) {
+                    failed.push((token, error));
                 }
             }
+        }
+        for (token, error) in failed {
+            self.fail(turn, token, &error);
         }
     }
 

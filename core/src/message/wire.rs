@@ -15,7 +15,7 @@ use crate::volatile::VolatileSlice;
 
 /// One link to one peer. An error of any call is final: the engine closes the wire and reports the peer as lost.
 pub(super) trait Wire: Send + Sync + fmt::Debug {
-    /// What carries the frames, for people: `tcp`, `shared memory` or `verbs`.
+    /// Names the carrier of the frames for people: `tcp`, `shared memory` or `verbs`.
     fn name(&self) -> &'static str;
 
     /// The longest body that a frame on this wire may have. At least 8 KiB.
@@ -155,6 +155,18 @@ impl Lent {
         let address = NonNull::new(owner.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
         // SAFETY: the vector is in `owner`, which nothing else can change, and its buffer does not move with it.
         unsafe { Self::new(address, length, true, owner) }
+    }
+
+    /// The same bytes with an owner that only the result and its clones share.
+    pub(super) fn with_own_share(self) -> Self {
+        let Self { address, length, stable, .. } = self;
+        // SAFETY: the new owner is a share in the old one, which keeps the bytes as the contract of `new` says.
+        unsafe { Self::new(address, length, stable, Arc::new(self)) }
+    }
+
+    /// Whether no clone has a share in the owner.
+    pub(super) fn is_sole_share(&self) -> bool {
+        Arc::strong_count(&self._owner) == 1
     }
 
     /// The part of `length` bytes at `offset`; `None` if it is not within.

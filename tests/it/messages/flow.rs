@@ -46,7 +46,7 @@ pub(super) fn thousands_outstanding(rig: &Rig) {
     assert!(log.take().into_iter().eq(0..sent));
 }
 
-/// The receiver makes progress and dispatches nothing. What is taken is bounded, and all of it arrives in the end.
+/// The receiver makes progress and dispatches nothing. It takes a bounded number, and all arrive in the end.
 pub(super) fn a_slow_receiver_holds_up_its_senders(rig: &Rig) {
     for length in [1000, 8192] {
         let [a, b] = [small(rig, 0), small(rig, 1)];

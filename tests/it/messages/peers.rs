@@ -96,7 +96,7 @@ pub(super) fn dropped_in_the_middle(rig: &Rig) {
     }
 }
 
-/// What waits in full buffers arrives before the goodbye, even if the one that leaves has not read what was sent to it.
+/// Messages that wait in full buffers arrive before the goodbye, even if the one that leaves has not read what was sent to it.
 pub(super) fn leaving_with_full_buffers(rig: &Rig) {
     let [a, b] = rig.pair();
     let (log, events) = (Log::new(), events(&b));

@@ -1,7 +1,7 @@
 //! Credits: how many packets may be sent, so that each meets a receive.
 //!
 //! Each end posts [`RECEIVES`] receives before the other end knows its address, and posts one again when it has used up the
-//! packet in it. A packet with data costs a credit, of which an end begins with [`CREDITS`]. What was posted again is
+//! packet in it. A packet with data costs a credit, of which an end begins with [`CREDITS`]. Receives that were posted again are
 //! told in the header of the next packet, or, once it is [`BUNDLE`], in a packet of its own. That one needs no credit: it gives back at
 //! least `BUNDLE` of the `CREDITS` that the peer does not know to have, so at most `CREDITS / BUNDLE` of them are under way.
 #![forbid(unsafe_code)]

@@ -579,7 +579,7 @@ fn a_queue_pair_that_the_asking_side_cannot_connect_falls_back_to_tcp() {
     standin::refuse_after("ibv_modify_qp", 1, libc::EINVAL);
     let peer = from.connect(to.address(), SOON).unwrap();
     assert_eq!(standin::not_called(), 0);
-    assert!(peer.member.lines().iter().all(|line| line.wire.name() == "tcp"));
+    assert!(peer.member.lines().iter().all(|line| line.name == "tcp"));
     let queue = to.queue(5).unwrap();
     assert_eq!(peer.send(5, b"over tcp").unwrap(), Sent::Done);
     let deadline = Deadline::after(SOON);

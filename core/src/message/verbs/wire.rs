@@ -43,7 +43,7 @@ pub(in crate::message) struct VerbsWire {
     liveness: Liveness,
 }
 
-/// What pushing and pulling threads share.
+/// State that pushing and pulling threads share.
 #[derive(Debug)]
 struct State {
     outbound: Outbound,
@@ -60,7 +60,7 @@ struct State {
     made_room: bool,
     /// The socket has ended: the peer sends nothing more, and what has come ends with the last receive.
     ended: Option<Instant>,
-    /// What ended the queue pair.
+    /// The error that ended the queue pair.
     failure: Option<Error>,
 }
 
@@ -211,7 +211,7 @@ impl State {
         let done = match completion.result {
             Ok(done) => done,
             Err(failure) => {
-                // What is flushed is the consequence of what failed before, or of an end that is known.
+                // A flushed request is the consequence of an earlier failure, or of an end that is known.
                 let is_news = match &self.failure {
                     None => !failure.is_flushed() || self.ended.is_none(),
                     Some(known) => known.code() == crate::rdma::Status::FLUSHED.0.cast_signed(),

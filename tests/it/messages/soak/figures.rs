@@ -1,6 +1,6 @@
-//! What a process occupies.
+//! Figures of the resources that a process occupies.
 
-/// What one process occupies while nothing moves.
+/// The resources of one process while nothing moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) descriptors: usize,

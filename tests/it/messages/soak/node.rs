@@ -63,7 +63,7 @@ struct Known {
     /// Messages sent to it, and taken from it.
     sent: u64,
     taken: u64,
-    /// What it exposes at the moment.
+    /// The memory that it exposes at the moment.
     token: Option<Token>,
     /// It has been told what this process exposes at the moment.
     told: bool,
@@ -90,7 +90,7 @@ fn key(peer: &Peer) -> (u32, u64) {
     (peer.rank(), peer.generation())
 }
 
-/// What callbacks share with the loop.
+/// State that callbacks share with the loop.
 #[derive(Clone)]
 struct Shared {
     rank: u32,
