@@ -44,9 +44,16 @@ impl Core {
         }
         let slot = lock(&self.connecting).entry((rank, generation)).or_default().clone();
         let guard = lock_until(&slot, deadline, "connect", "another thread to connect to the same peer")?;
-        let connected = match self.known(rank, generation) {
-            Some(member) => Ok(member),
-            None => self.dial(address, deadline),
+        let connected = loop {
+            if let Some(member) = self.known(rank, generation) {
+                break Ok(member);
+            }
+            let life = self.engine.hub.life(rank, generation);
+            let dialled = self.dial(address, deadline);
+            // A link of an earlier life may have ended meanwhile: the peer must be told so.
+            if dialled.is_ok() || self.engine.hub.life(rank, generation) == life || deadline.expired() {
+                break dialled;
+            }
         };
         drop(guard);
         lock(&self.connecting).remove(&(rank, generation));
@@ -66,15 +73,17 @@ impl Core {
             error.of("connect").with_peer(rank)
         })?;
         let raw = stream.into_raw();
+        let life = self.engine.hub.life(rank, address.generation);
         let draft = self.draft(rank);
         let offer = draft.as_ref().map(Draft::offer);
-        let heard =
-            self.introduce(&*raw, None, offer, address, deadline).map_err(|error| error.with_peer(rank))?;
+        let heard = self
+            .introduce(&*raw, life, None, offer, address, deadline)
+            .map_err(|error| error.with_peer(rank))?;
         let carrier = match (draft, heard.offer) {
             (Some(draft), Some(theirs)) => meet(&*raw, rank, draft, &theirs)?,
             _ => Carrier::Socket,
         };
-        self.establish(heard.hello, raw, carrier, false)
+        self.establish(heard.hello, life, raw, carrier, false)
     }
 
     /// A queue pair to offer to rank `rank`, if this side has a device.
@@ -104,27 +113,29 @@ impl Core {
             }
         };
         let raw = stream.into_raw();
+        let life = self.engine.hub.life(address.rank, address.generation);
         let made = RingMemory::create(self.me.eager as usize)?;
         let heard = self
-            .introduce(&*raw, Some(&made), None, address, deadline)
+            .introduce(&*raw, life, Some(&made), None, address, deadline)
             .map_err(|error| error.with_peer(address.rank))?;
         let rings = heard.ring.map(|outbound| Rings { inbound: made.0, outbound });
         let carrier = rings.map_or(Carrier::Socket, Carrier::Rings);
-        self.establish(heard.hello, raw, carrier, false).map(Some)
+        self.establish(heard.hello, life, raw, carrier, false).map(Some)
     }
 
-    /// Introduces this side, which has made the ring in `made` for the other one or has a queue pair to offer, and hears the
+    /// Introduces this side in its `life` with the peer, which has made the ring in `made` for the other one or has a queue pair to offer, and hears the
     /// other.
     fn introduce(
         &self,
         raw: &dyn RawStream,
+        life: u32,
         made: Option<&(RingMemory, OwnedFd)>,
         offer: Option<Offer>,
         address: &Address,
         deadline: Deadline,
     ) -> Result<Heard> {
         let rank = address.rank;
-        if !(Hello { meant: address.generation, ..self.me }).send(raw, made, offer) {
+        if !(Hello { meant: address.generation, life, ..self.me }).send(raw, made, offer) {
             return Err(Error::peer_lost("connect", rank, "it closed the connection at once"));
         }
         let mut hearing = Hearing::new();
@@ -153,16 +164,17 @@ impl Core {
     }
 
     /// A peer has connected. On the service thread.
-    pub(super) fn accepted(&self, hello: Hello, raw: Box<dyn RawStream>, carrier: Carrier) {
-        if let Err(error) = self.establish(hello, raw, carrier, true) {
+    pub(super) fn accepted(&self, hello: Hello, life: u32, raw: Box<dyn RawStream>, carrier: Carrier) {
+        if let Err(error) = self.establish(hello, life, raw, carrier, true) {
             log::warn!("{error}");
         }
     }
 
-    /// Makes a link of an introduced connection, and a peer if there is none yet.
+    /// Makes a link of an introduced connection, and a peer if there is none yet. The peer was told that this side is in its `life` with it.
     fn establish(
         &self,
         hello: Hello,
+        life: u32,
         raw: Box<dyn RawStream>,
         carrier: Carrier,
         accepted: bool,
@@ -183,24 +195,32 @@ impl Core {
         let line = Arc::new(Line::new(self.config.wrap(wire), hello.read_depth as usize, exposures));
         let mut stale = None;
         let mut members = lock(&self.engine.members);
-        let is_same = |member: &&Arc<Member>| member.generation == hello.generation && member.end().is_none();
+        if self.engine.hub.life(hello.rank, hello.generation) != life {
+            // The peer takes this link for one of those that have ended.
+            let text = "its links were closed here meanwhile; connect again";
+            return Err(Error::peer_lost("connect", hello.rank, text));
+        }
+        // A peer in a later life has ended its earlier links, and counts its credit anew.
+        let is_same = |member: &&Arc<Member>| {
+            (member.generation, member.life) == (hello.generation, hello.life) && member.end().is_none()
+        };
         let known = members.get(&hello.rank).filter(is_same).cloned();
         let member = known.unwrap_or_else(|| {
-            let identity = (hello.rank, hello.generation);
+            let identity = (hello.rank, hello.generation, hello.life);
             let eager = limits.eager.min(hello.eager as usize).min(longest);
-            let member = Arc::new(Member::new(identity, self.engine.hub.clone(), eager));
+            let member = Arc::new(Member::new(identity, self.engine.hub.clone(), eager, hello.inbox));
             stale = members.insert(hello.rank, member.clone());
             member
         });
         let added = member.add_line(line.clone());
         drop(members);
-        if let Some(stale) = stale {
+        if let Some(stale) = stale.filter(|stale| stale.generation != hello.generation) {
             let why = Error::peer_lost("recv", stale.rank, "it came back under another generation");
             self.engine.lose(&stale, &why);
         }
         added?;
         if accepted {
-            member.arrive();
+            member.accept();
         }
         self.engine.add(member.clone(), line);
         Ok(member)

@@ -17,8 +17,11 @@ use crate::sync::{Mutex, lock};
 /// How long a peer that has proved the secret may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes an introduced connection: the peer's introduction, the stream behind it, and what carries the frames.
-pub(super) type Welcome = dyn Fn(Hello, Box<dyn RawStream>, Carrier) + Send + Sync;
+/// Takes an introduced connection: the peer's introduction, the life that it was told, the stream behind it, and what carries the frames.
+pub(super) type Welcome = dyn Fn(Hello, u32, Box<dyn RawStream>, Carrier) + Send + Sync;
+
+/// Gives the life to tell a peer that has introduced itself, see [`Hello::life`].
+pub(super) type Lives = dyn Fn(&Hello) -> u32 + Send + Sync;
 
 /// Connections that have not introduced themselves yet.
 pub(super) struct Door {
@@ -27,6 +30,7 @@ pub(super) struct Door {
     nic: Option<Arc<Nic>>,
     epoll: Epoll,
     waiting: Mutex<Vec<Waiting>>,
+    lives: Box<Lives>,
     welcome: Box<Welcome>,
 }
 
@@ -36,13 +40,20 @@ struct Waiting {
     hearing: Hearing,
     /// It was answered with a queue pair, and has not said yet whether its own is connected.
     agreed: Option<(Hello, Box<VerbsLink>)>,
+    /// The life that it was told.
+    life: u32,
     until: Instant,
 }
 
 impl Door {
-    pub(super) fn new(me: Hello, nic: Option<Arc<Nic>>, welcome: Box<Welcome>) -> Result<Self> {
+    pub(super) fn new(
+        me: Hello,
+        nic: Option<Arc<Nic>>,
+        lives: Box<Lives>,
+        welcome: Box<Welcome>,
+    ) -> Result<Self> {
         let epoll = Epoll::new().map_err(|error| Error::system("listen", "cannot wait for peers", error))?;
-        Ok(Self { me, nic, epoll, waiting: Mutex::default(), welcome })
+        Ok(Self { me, nic, epoll, waiting: Mutex::default(), lives, welcome })
     }
 
     /// Takes a connection that has proved the secret.
@@ -55,7 +66,7 @@ impl Door {
             return;
         }
         let until = Instant::now() + PATIENCE;
-        waiting.push(Waiting { claims, raw, hearing: Hearing::new(), agreed: None, until });
+        waiting.push(Waiting { claims, raw, hearing: Hearing::new(), agreed: None, life: 0, until });
     }
 
     /// Hears one connection and answers; `None` if the introduction has not come yet.
@@ -77,7 +88,8 @@ impl Door {
             None => None,
         };
         let queue_pair = offer.filter(|_| is_meant).and_then(|offer| self.meet(hello.rank, offer));
-        let answer = Hello { meant: hello.generation, verdict, ..self.me };
+        waiting.life = (self.lives)(&hello);
+        let answer = Hello { meant: hello.generation, life: waiting.life, verdict, ..self.me };
         if !answer.send(&*waiting.raw, made.as_ref(), queue_pair.as_ref().map(|(offer, _)| *offer)) {
             return Err(Error::peer_lost("listen", hello.rank, "it connected and left at once"));
         }
@@ -137,11 +149,11 @@ impl Pollable for Door {
             match self.hear(&mut waiting[index]) {
                 Ok(None) if waiting[index].until > now => index += 1,
                 Ok(heard) => {
-                    let Waiting { raw, claims, .. } = waiting.swap_remove(index);
+                    let Waiting { raw, claims, life, .. } = waiting.swap_remove(index);
                     // It is watched elsewhere from now on.
                     let _ = self.epoll.remove(raw.fd());
                     match heard {
-                        Some((hello, carrier)) => ready.push((hello, raw, carrier)),
+                        Some((hello, carrier)) => ready.push((hello, life, raw, carrier)),
                         None => log::warn!("rank {} connected and did not introduce itself", claims.from),
                     }
                 }
@@ -153,7 +165,7 @@ impl Pollable for Door {
         }
         let next = waiting.iter().map(|waiting| waiting.until).min();
         drop(waiting);
-        ready.into_iter().for_each(|(hello, raw, carrier)| (self.welcome)(hello, raw, carrier));
+        ready.into_iter().for_each(|(hello, life, raw, carrier)| (self.welcome)(hello, life, raw, carrier));
         match next {
             // Descriptors inside tell of what comes; the time limit needs another look.
             Some(until) => Next::Told(Some(until)),
@@ -170,5 +182,115 @@ impl Pollable for Door {
 impl std::fmt::Debug for Door {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Door").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+    use crate::message::credit::Amount;
+    use crate::message::{Address, Messenger, MessengerConfig, Secret};
+    use crate::net::{Address as Socket, Listener, Network, purpose};
+    use crate::sync::{AtomicUsize, Ordering};
+
+    const SOON: Duration = Duration::from_secs(30);
+    const ME: Hello = Hello {
+        rank: 0,
+        generation: 5,
+        meant: 0,
+        eager: 100,
+        read_depth: 1,
+        ring: 0,
+        verbs: 0,
+        life: 0,
+        inbox: Amount { messages: 1, bytes: 100 },
+        verdict: Verdict::Taken,
+    };
+
+    fn listen(network: &Network, rank: u32) -> Listener {
+        let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: rank, to: Claims::ANY };
+        network.listen_tcp("127.0.0.1".parse().unwrap(), claims).unwrap()
+    }
+
+    /// A door, how many it has welcomed, and rank 1, which has connected to it.
+    fn door() -> (Door, Arc<AtomicUsize>, Box<dyn RawStream>) {
+        let network = Network::new(Secret::from_bytes([3; 32]));
+        let mut listener = listen(&network, 0);
+        let Socket::Tcp(at) = *listener.address() else { panic!("a TCP socket") };
+        let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: 1, to: 0 };
+        let client = std::thread::spawn(move || network.connect_tcp(&[at], claims, SOON.into()).unwrap());
+        let welcomed = Arc::new(AtomicUsize::new(0));
+        let count = welcomed.clone();
+        let welcome = move |_, _, _, _| {
+            count.fetch_add(1, Ordering::AcqRel);
+        };
+        let door = Door::new(ME, None, Box::new(|_| 3), Box::new(welcome)).unwrap();
+        door.admit(listener.accept(SOON.into()).unwrap());
+        (door, welcomed, client.join().unwrap().into_raw())
+    }
+
+    /// Lets the door look until it has no one left who has not introduced himself; the number of those welcomed.
+    fn settle(door: &Door, welcomed: &AtomicUsize) -> usize {
+        let start = Instant::now();
+        while !lock(&door.waiting).is_empty() {
+            door.progress();
+            assert!(start.elapsed() < SOON, "not in time");
+        }
+        welcomed.load(Ordering::Acquire)
+    }
+
+    #[test]
+    fn a_silent_peer_is_let_go_after_a_while() {
+        let (door, welcomed, _raw) = door();
+        door.progress();
+        let mut waiting = lock(&door.waiting);
+        assert!(waiting[0].until <= Instant::now() + PATIENCE, "it waits no longer than {PATIENCE:?}");
+        waiting[0].until = Instant::now();
+        drop(waiting);
+        door.progress();
+        assert!(lock(&door.waiting).is_empty() && welcomed.load(Ordering::Acquire) == 0);
+    }
+
+    #[test]
+    fn a_peer_must_be_the_rank_that_it_has_proved_and_mean_this_generation() {
+        let hello = Hello { rank: 1, generation: 6, meant: 5, ..ME };
+        for (hello, expected) in
+            [(hello, 1), (Hello { rank: 2, ..hello }, 0), (Hello { meant: 4, ..hello }, 0)]
+        {
+            let (door, welcomed, raw) = door();
+            assert!(hello.send(&*raw, None, None));
+            assert_eq!(settle(&door, &welcomed), expected, "{hello:?}");
+        }
+    }
+
+    /// The outcome of connecting to rank 1, which proves the secret and answers with `answer`, or says nothing.
+    fn answered(answer: Option<Hello>, patience: Duration) -> ErrorKind {
+        let secret = Secret::from_bytes([3; 32]);
+        let config = MessengerConfig::default().with_secret(secret.clone()).with_shared_memory(false);
+        let messenger = Messenger::new(0, config.clone()).unwrap();
+        let mut listener = listen(&config.network(&secret), 1);
+        let Socket::Tcp(at) = *listener.address() else { panic!("a TCP socket") };
+        let address = Address { rank: 1, generation: 6, host: "host".into(), ips: vec![at], unix: None };
+        std::thread::scope(|scope| {
+            let peer = scope.spawn(move || {
+                let raw = listener.accept(SOON.into()).unwrap().into_raw();
+                assert!(answer.is_none_or(|answer| answer.send(&*raw, None, None)));
+                raw
+            });
+            let error = messenger.connect(&address, patience).unwrap_err();
+            drop(peer.join().unwrap());
+            error.kind()
+        })
+    }
+
+    #[test]
+    fn an_answer_must_come_in_time_and_from_the_one_that_was_meant() {
+        assert_eq!(answered(None, Duration::from_millis(200)), ErrorKind::Timeout);
+        let answer = Hello { rank: 1, generation: 7, ..ME };
+        assert_eq!(answered(Some(answer), SOON), ErrorKind::Remote);
+        assert_eq!(answered(Some(Hello { rank: 2, generation: 6, ..ME }), SOON), ErrorKind::Remote);
+        let other = Hello { rank: 1, verdict: Verdict::OtherGeneration, ..ME };
+        assert_eq!(answered(Some(other), SOON), ErrorKind::PeerLost);
     }
 }

@@ -26,6 +26,8 @@ struct Faults {
     watch: AtomicBool,
     swallows: AtomicBool,
     swallowed: AtomicUsize,
+    /// Bytes of answers that the wire has taken to send them later.
+    lent: AtomicUsize,
 }
 
 impl Faults {
@@ -72,7 +74,10 @@ impl Wire for Faulty {
         if self.faults.swallows.load(Ordering::Acquire) {
             return self.push(head, &body.copy());
         }
-        self.inner.push_lent(head, body)
+        let length = body.len();
+        let pushed = self.inner.push_lent(head, body)?;
+        self.faults.lent.fetch_add(if pushed { length } else { 0 }, Ordering::AcqRel);
+        Ok(pushed)
     }
 
     fn kick(&self) -> Result<bool> {
@@ -287,7 +292,9 @@ fn handles_of_ended_peers_keep_nothing_open() {
         let (peers, count) = (kept.clone(), gone.clone());
         let on_peer = move |event| match event {
             PeerEvent::Connected(peer) => lock(&peers).push(peer),
-            PeerEvent::Gone(..) => drop(count.fetch_add(1, Ordering::AcqRel)),
+            PeerEvent::Gone(..) => {
+                count.fetch_add(1, Ordering::AcqRel);
+            }
         };
         a.on_peer(on_peer).unwrap();
         // More lives than one rank may have connections.
@@ -308,6 +315,8 @@ fn handles_of_ended_peers_keep_nothing_open() {
             }
             let line = peer.member.sender("test").unwrap();
             assert!(line.wire().is_none(), "life {life} keeps its wire");
+            let engine = &a.core.engine;
+            assert!(lock(&engine.turn).links.is_empty() && lock(&engine.members).is_empty());
             assert_eq!(lock(&line.reads).mappings(), 0);
         }
         assert!(queue.len() == 12 && lock(&kept).iter().all(|peer| peer.lost().is_some()));
@@ -380,6 +389,7 @@ fn owners_of_long_data_are_dropped_in_dispatch() {
         assert!(start.elapsed() < SOON, "not in time");
     }
     assert_eq!(lock(&free).len(), 0, "progress runs no code of the user's");
+    assert!(pair.a.core.engine.hub.exposures.has_retired(), "nobody can read it any more");
     pair.a.dispatch(usize::MAX);
     assert_eq!((lock(&free).clone(), lock(&ended).clone()), (vec![true], vec![1]));
 }
@@ -442,8 +452,8 @@ fn a_callback_may_close_its_own_messenger() {
     let closes = move |_| {
         let seen = seen.clone();
         let done = move |read: Result<Vec<u8>>| lock(&seen).push(read.err().map(|error| error.kind()));
-        peer.read(&token, 0, vec![0; 10], SOON, done).unwrap();
         count.fetch_add(1, Ordering::AcqRel);
+        peer.read(&token, 0, vec![0; 10], SOON, done).unwrap();
         let messenger = lock(&inner).take().expect("the first message closes the messenger");
         messenger.close(SOON).unwrap();
     };
@@ -477,8 +487,9 @@ fn a_queue_that_was_dropped_holds_up_nobody() {
         assert_eq!(peer.send(1, b"x").unwrap(), Sent::Done);
     }
     until(&[&a, &b], || dropped.len() == 10);
+    assert_eq!(peer.send(2, b"y").unwrap(), Sent::Retry(Reason::Full));
     drop(dropped);
-    peer.send_within(2, b"y", SOON).unwrap();
+    until(&[&a, &b], || peer.send(2, b"y").unwrap() == Sent::Done);
     until(&[&a, &b], || kept.len() == 1);
     let mut error = None;
     until(&[&a, &b], || {
@@ -486,4 +497,218 @@ fn a_queue_that_was_dropped_holds_up_nobody() {
         error.is_some()
     });
     assert_eq!(error.unwrap().kind(), ErrorKind::Remote);
+}
+
+/// A full inbox holds up messages only: answers to this side's own reads come, and so do revocations and answers to long messages.
+#[test]
+fn answers_pass_messages_that_wait() {
+    for shared_memory in [false, true] {
+        let a = Messenger::new(0, config(shared_memory).with_inbox(10, 100_000)).unwrap();
+        let b = Messenger::new(1, config(shared_memory)).unwrap();
+        let (queue, offers) = (a.queue(1).unwrap(), b.queue(2).unwrap());
+        let (from_b, to_b) = (b.connect(a.address(), SOON).unwrap(), a.connect(b.address(), SOON).unwrap());
+        let exposed = b.expose(vec![5; 3 << 20]).unwrap();
+        let mut sent = 0_u8;
+        while from_b.send(1, &[sent]).unwrap() == Sent::Done {
+            sent += 1;
+        }
+        assert_eq!(sent, 10, "as many as the inbox holds");
+        until(&[&a, &b], || queue.len() == 10);
+        let outcomes = Arc::<Mutex<Vec<usize>>>::default();
+        for round in 1..=3 {
+            let seen = outcomes.clone();
+            let done = move |read: Result<Vec<u8>>| lock(&seen).push(read.unwrap().len());
+            to_b.read(&exposed.token(), 0, vec![0; 3 << 20], SOON, done).unwrap();
+            let seen = outcomes.clone();
+            let done = move |outcome: Result<Delivery>| {
+                assert_eq!(outcome.unwrap(), Delivery::Refused);
+                lock(&seen).push(0);
+            };
+            assert_eq!(to_b.send_long(2, b"", vec![1; 10], SOON, done).unwrap(), Sent::Done);
+            until(&[&a, &b], || {
+                drop(offers.try_recv());
+                lock(&outcomes).len() == 2 * round
+            });
+            assert_eq!(queue.len(), 10, "no message came in between");
+            assert_eq!(from_b.send(1, b"x").unwrap(), Sent::Retry(Reason::Full));
+        }
+        assert_eq!(lock(&outcomes).iter().sum::<usize>(), 9 << 20);
+        // Half of the inbox is one grant of credit.
+        (0..5).for_each(|n| assert_eq!(queue.try_recv().unwrap().bytes(), [n]));
+        until(&[&a, &b], || from_b.send(1, b"y").unwrap() == Sent::Done);
+        until(&[&a, &b], || queue.len() == 6);
+    }
+}
+
+/// Messages of a kind that nothing is registered for use up no credit, and nor do those of which a send fails for lack of room.
+#[test]
+fn messages_that_are_not_kept_cost_nothing() {
+    let a = Messenger::new(0, config(true).with_inbox(10, 100_000)).unwrap();
+    let b = Messenger::new(1, config(true)).unwrap();
+    let queue = a.queue(1).unwrap();
+    let peer = b.connect(a.address(), SOON).unwrap();
+    let mut sent = 0;
+    until(&[&a, &b], || {
+        // An error reports the unknown kind, once for each report.
+        sent += usize::from(peer.send(7, b"nobody").is_ok_and(|sent| sent == Sent::Done));
+        sent == 100
+    });
+    let mut known = 0_u8;
+    until(&[&a, &b], || {
+        known += u8::from(peer.send(1, &[known]).unwrap() == Sent::Done);
+        known == 10
+    });
+    until(&[&a, &b], || queue.len() == 10);
+}
+
+/// A peer that closes its link and connects again begins with all of its credit, although the other side has dispatched nothing of
+/// before, and the other side counts its own anew, too.
+#[test]
+fn a_new_link_begins_with_all_credit() {
+    for shared_memory in [false, true] {
+        let with_inbox = |rank| Messenger::new(rank, config(shared_memory).with_inbox(10, 100_000)).unwrap();
+        let (a, b) = (with_inbox(0), with_inbox(1));
+        let queues = [a.queue(1).unwrap(), b.queue(1).unwrap()];
+        for life in 1..=5 {
+            let peer = a.connect(b.address(), SOON).unwrap();
+            for n in 0..10 {
+                assert_eq!(peer.send(1, &[n]).unwrap(), Sent::Done, "life {life}");
+            }
+            assert_eq!(peer.send(1, b"x").unwrap(), Sent::Retry(Reason::Full));
+            if life % 2 == 0 {
+                until(&[&a, &b], || queues[1].len() == 10 * life);
+                let back = b.connect(a.address(), SOON).unwrap();
+                (0..10).for_each(|_| assert_eq!(back.send(1, b"back").unwrap(), Sent::Done));
+                until(&[&a, &b], || queues[0].len() == 5 * life);
+            }
+            // The other side may learn of the end after the next link is there.
+            peer.close(SOON).unwrap();
+        }
+        until(&[&a, &b], || queues[1].len() == 50);
+        let generation = a.address().generation();
+        until(&[&a, &b], || b.core.engine.hub.life(0, generation) == 5);
+    }
+}
+
+/// A link that cannot be watched, at its beginning or when it waits for room, ends its peer with the reason.
+#[test]
+fn a_link_that_cannot_be_watched_ends_the_peer() {
+    let reason = |peer: &Peer| peer.lost().unwrap().message().to_owned();
+    let pair = pair(false);
+    let exposed = pair.a.expose(vec![1; 64 << 20]).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap();
+    while pair.a.progress().unwrap() > 0 || pair.faults.lent.load(Ordering::Acquire) == 0 {}
+    Faults::set(&pair.faults.watch);
+    assert!(pair.a.arm().unwrap(), "there is news");
+    assert!(reason(&pair.to_b).contains("cannot watch"), "{}", reason(&pair.to_b));
+    let again = pair.a.connect(pair.b.address(), SOON).unwrap();
+    pair.a.progress().unwrap();
+    assert!(reason(&again).contains("cannot watch"), "{}", reason(&again));
+}
+
+/// A reader that reads nothing gets as much as the system takes, costs no turn, and is served again when there is room.
+#[test]
+fn a_reader_that_takes_nothing_holds_little_and_lets_others_sleep() {
+    const LENGTH: usize = 64 << 20;
+    let pair = pair(false);
+    let exposed = pair.a.expose(vec![1; LENGTH]).unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let done = ended.clone();
+    let read = move |bytes: Result<Vec<u8>>| done.store(bytes.is_ok(), Ordering::Release);
+    pair.to_a.read(&exposed.token(), 0, vec![0; LENGTH], SOON, read).unwrap();
+    let lent = || pair.faults.lent.load(Ordering::Acquire);
+    let (start, mut quiet) = (Instant::now(), 0);
+    // The system grows its buffers for a while.
+    while quiet < 20 {
+        let moved = pair.a.progress().unwrap();
+        quiet = if moved == 0 && lent() > 0 { quiet + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(start.elapsed() < SOON, "a peer without room keeps a thread busy");
+    }
+    assert!(lent() < LENGTH / 2, "{} bytes wait", lent());
+    let start = Instant::now();
+    while pair.a.arm().unwrap() {
+        pair.a.progress().unwrap();
+        assert!(start.elapsed() < SOON, "never quiet");
+    }
+    let readable =
+        |wait| crate::net::ready::wait_readable(pair.a.as_fd(), crate::Deadline::after(wait)).unwrap();
+    while !readable(Duration::ZERO) {
+        pair.b.poll().unwrap();
+        assert!(start.elapsed() < SOON, "nothing tells of room");
+    }
+    until(&[&pair.a, &pair.b], || ended.load(Ordering::Acquire));
+}
+
+/// A thread that goes to sleep sends what was held back.
+#[test]
+fn nothing_stays_behind_when_a_thread_goes_to_sleep() {
+    let pair = pair(false);
+    let queue = pair.b.queue(1).unwrap();
+    pair.a.progress().unwrap();
+    for n in 0..3 {
+        assert_eq!(pair.to_b.send(1, &[n]).unwrap(), Sent::Done);
+    }
+    pair.a.arm().unwrap();
+    until(&[&pair.b], || queue.len() == 3);
+}
+
+/// A long message for which there is no room keeps its memory no longer than the call.
+#[test]
+fn an_offer_that_is_not_sent_exposes_nothing() {
+    let pair = pair(true);
+    let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
+    while pair.to_b.send(1, b"x").unwrap() == Sent::Done {}
+    let sent = pair.to_b.send_long(1, b"", owned(line, &free, 10), SOON, |_| panic!("it was not sent"));
+    assert_eq!(sent.unwrap(), Sent::Retry(Reason::Full));
+    assert_eq!(*lock(&free), [true]);
+    let head = vec![0; pair.to_b.eager_limit() + 1];
+    let error = pair.to_b.send_long(1, &head, vec![1], SOON, |_| panic!("it is too long")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+}
+
+/// A message above the receiver's limit ends the link, whatever the sender takes the limit for.
+#[test]
+fn a_message_above_the_limit_ends_the_link() {
+    for shared_memory in [false, true] {
+        let pair = pair(shared_memory);
+        let limit = pair.to_a.eager_limit();
+        let line = pair.to_a.member.sender("test").unwrap();
+        assert!(line.push(Head::new(Operation::Message, 1, 0, limit), &vec![0; limit]).unwrap());
+        line.kick().unwrap();
+        until(&[&pair.a], || lock(&pair.log).len() == 1);
+        assert!(pair.to_b.lost().is_none());
+        assert!(line.push(Head::new(Operation::Message, 1, 0, limit + 1), &vec![0; limit + 1]).unwrap());
+        line.kick().unwrap();
+        until(&[&pair.a], || pair.to_b.lost().is_some());
+    }
+}
+
+/// A messenger that was closed serves no links, although something still holds its parts.
+#[test]
+fn a_closed_messenger_keeps_no_links() {
+    let pair = pair(true);
+    let engine = pair.a.core.engine.clone();
+    pair.a.close(SOON).unwrap();
+    assert!(lock(&engine.turn).links.is_empty() && lock(&engine.members).is_empty());
+    assert!(pair.to_b.member.sender("test").unwrap().wire().is_none());
+}
+
+/// A peer that sends more than it has credit for breaks the protocol.
+#[test]
+fn more_messages_than_there_is_credit_for_end_the_link() {
+    let a = Messenger::new(0, config(true).with_inbox(10, 100_000)).unwrap();
+    let b = Messenger::new(1, config(true)).unwrap();
+    let (queue, peer) = (a.queue(1).unwrap(), b.connect(a.address(), SOON).unwrap());
+    let line = peer.member.sender("test").unwrap();
+    for _ in 0..11 {
+        assert!(line.push(Head::new(Operation::Message, 1, 0, 1), b"x").unwrap());
+    }
+    until(&[&a, &b], || peer.lost().is_some());
+    assert_eq!(queue.len(), 10, "those that it had credit for");
+    let peer = b.connect(a.address(), SOON).unwrap();
+    let line = peer.member.sender("test").unwrap();
+    let head = Head::new(Operation::Credit, 0, 0, 8);
+    assert!(line.push(head, &credit::Amount { messages: 1, bytes: 0 }.encode()).unwrap());
+    until(&[&a, &b], || peer.lost().is_some());
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::handlers::Handlers;
+use super::hello::Hello;
 use super::hub::Hub;
 use super::inbox::Item;
 use super::line::Line;
@@ -73,6 +74,18 @@ impl Engine {
         self.epoll.as_fd()
     }
 
+    /// The life of this side to tell a peer that has connected and introduced itself with `hello`. A peer that it was in an earlier life
+    /// ends soon, and counts as ended from here on: otherwise its end could come between this answer and the new link.
+    pub(super) fn life_to_tell(&self, hello: &Hello) -> u32 {
+        let known = lock(&self.members).get(&hello.rank).cloned();
+        if let Some(member) = known
+            && (member.generation == hello.generation && member.life != hello.life)
+        {
+            member.supersede();
+        }
+        self.hub.life(hello.rank, hello.generation)
+    }
+
     /// Serves `line` of `member` from now on.
     pub(super) fn add(&self, member: Arc<Member>, line: Arc<Line>) {
         lock(&self.arrivals).push((member, line));
@@ -98,6 +111,8 @@ impl Engine {
             line.end();
             member.fail(&line, why);
         }
+        // It may have come and gone between two turns.
+        member.arrive();
         member.deliver(Item::Gone(why.clone()));
         match self.turn.try_lock() {
             Ok(mut turn) => self.forget(&mut turn, member),
@@ -110,17 +125,6 @@ impl Engine {
     pub(super) fn forget(&self, turn: &mut Turn, member: &Arc<Member>) {
         for token in turn.links.of(member) {
             turn.links.remove(token).inspect(|link| self.unwatch(link));
-        }
-    }
-
-    /// Ends `member` if a call that sends has failed, in place of the next progress.
-    pub(super) fn end_if_broken(&self, member: &Arc<Member>) {
-        match self.turn.try_lock() {
-            Ok(mut turn) => {
-                self.end_broken(&mut turn, member);
-            }
-            // The thread that makes progress sees the failure at the end of its turn.
-            Err(_) => member.mark_dirty(),
         }
     }
 
@@ -142,7 +146,6 @@ impl Engine {
                 self.hub.clear_event();
             } else if let Some(link) = turn.links.get_mut(*token)
                 && ready & !WRITE != 0
-                && !link.blocked
             {
                 if !link.polled {
                     (link.polled, link.silent) = (true, 0);

@@ -175,6 +175,8 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
         read_depth: 64,
         ring: 512,
         verbs: 0,
+        life: 5,
+        inbox: super::credit::Amount { messages: 6, bytes: 8192 },
         verdict: super::hello::Verdict::Taken,
     };
     all.push(("message-hello", hello.encode().to_vec()));

@@ -41,6 +41,8 @@ pub(super) enum Operation {
     Map = 10,
     /// The answer to `Map` of an owner that has handed over a descriptor: the memory's place within it.
     Mapped = 11,
+    /// Messages were dispatched: their number and their bytes, which the peer may send again.
+    Credit = 12,
 }
 
 /// A frame's head. The wire stamps the sequence number when it takes the frame.
@@ -113,6 +115,7 @@ impl Operation {
             9 => Self::Goodbye,
             10 => Self::Map,
             11 => Self::Mapped,
+            12 => Self::Credit,
             _ => return None,
         })
     }
@@ -134,7 +137,7 @@ mod tests {
     proptest! {
         #[test]
         fn heads_round_trip_and_garbage_is_refused(
-            length: u32, sequence: u32, number in 1u8..=11, kind: u16, id: u32, noise: [u8; 16],
+            length: u32, sequence: u32, number in 1u8..=12, kind: u16, id: u32, noise: [u8; 16],
         ) {
             let operation = Operation::from_number(number).unwrap();
             let head = Head { length, sequence, operation, kind, id };

@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::credit::Amount;
 use super::ring::RingMemory;
 use super::verbs::Offer;
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ use crate::net::RawStream;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"AQM1");
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The description that each side sends of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,11 @@ pub(super) struct Hello {
     pub(super) ring: u32,
     /// Bytes of the description of a queue pair that follow; 0 if the speaker has none.
     pub(super) verbs: u32,
+    /// How often the speaker has ended a link with this generation of the other side before. A change says that its earlier links, and
+    /// the credit on them, are gone, even if their end has not arrived yet.
+    pub(super) life: u32,
+    /// The room in its inbox.
+    pub(super) inbox: Amount,
     pub(super) verdict: Verdict,
 }
 
@@ -50,12 +56,18 @@ pub(super) enum Verdict {
 }
 
 impl Hello {
-    pub(super) const BYTES: usize = 48;
+    pub(super) const BYTES: usize = 56;
 
     pub(super) fn encode(self) -> [u8; Self::BYTES] {
         let mut w = Writer::new();
         w.u32(MAGIC).u16(VERSION).u8(self.verdict as u8).u8(0).u32(self.rank).u32(self.eager);
-        w.u64(self.generation).u64(self.meant).u32(self.read_depth).u32(self.ring).u32(self.verbs).u32(0);
+        w.u64(self.generation)
+            .u64(self.meant)
+            .u32(self.read_depth)
+            .u32(self.ring)
+            .u32(self.verbs)
+            .u32(self.life);
+        w.raw(&self.inbox.encode());
         let mut out = [0; Self::BYTES];
         out.copy_from_slice(w.as_bytes());
         out
@@ -93,18 +105,19 @@ impl Hello {
         let reserved = r.u8()?;
         let (rank, eager) = (r.u32()?, r.u32()?);
         let (generation, meant, read_depth, ring) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
-        let verbs = r.u32()?;
-        if reserved != 0 || r.u32()? != 0 {
+        let (verbs, life) = (r.u32()?, r.u32()?);
+        let inbox = Amount::from_word(r.u64()?);
+        if reserved != 0 {
             return Err(WireError::Invalid { what: "reserved field of an introduction" });
         }
-        if eager == 0 || read_depth == 0 {
+        if eager == 0 || read_depth == 0 || inbox.messages == 0 || inbox.bytes < eager {
             return Err(WireError::Invalid { what: "limit in an introduction" });
         }
         if verbs != 0 && (verbs as usize != Offer::BYTES || ring != 0) {
             return Err(WireError::Invalid { what: "queue pair of an introduction" });
         }
         r.finish()?;
-        Ok(Self { rank, generation, meant, eager, read_depth, ring, verbs, verdict })
+        Ok(Self { rank, generation, meant, eager, read_depth, ring, verbs, life, inbox, verdict })
     }
 }
 
@@ -186,11 +199,13 @@ mod tests {
         #[test]
         fn introductions_round_trip_and_garbage_is_refused(
             rank: u32, generation: u64, meant: u64, eager in 1u32.., read_depth in 1u32.., ring: u32, has_verbs: bool,
-            at in 0usize..48, change in 1u8..,
+            life: u32, messages in 1u32.., more: u32, at in 0usize..56, change in 1u8..,
         ) {
             let (ring, verbs) = if has_verbs { (0, Offer::BYTES as u32) } else { (ring, 0) };
+            let inbox = Amount { messages, bytes: eager.saturating_add(more) };
             for verdict in [Verdict::Taken, Verdict::OtherGeneration] {
-                let hello = Hello { rank, generation, meant, eager, read_depth, ring, verbs, verdict };
+                let hello =
+                    Hello { rank, generation, meant, eager, read_depth, ring, verbs, life, inbox, verdict };
                 let mut bytes = hello.encode();
                 prop_assert_eq!(Hello::decode(&bytes), Ok(hello));
                 bytes[at] ^= change;
@@ -211,9 +226,17 @@ mod tests {
             read_depth: 1,
             ring: 0,
             verbs: 0,
+            life: 0,
+            inbox: Amount { messages: 1, bytes: 1 },
             verdict: Verdict::Taken,
         };
         assert!(Hello::decode(&hello.encode()).is_ok());
+        assert!(
+            Hello::decode(&Hello { eager: 2, ..hello }.encode()).is_err(),
+            "no room for the longest message"
+        );
+        let inbox = Amount { messages: 0, bytes: 1 };
+        assert!(Hello::decode(&Hello { inbox, ..hello }.encode()).is_err());
         assert!(Hello::decode(&Hello { verbs: 1, ..hello }.encode()).is_err());
         assert!(Hello::decode(&Hello { eager: 0, ..hello }.encode()).is_err());
         assert!(Hello::decode(&Hello { read_depth: 0, ..hello }.encode()).is_err());

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::config::Limits;
+use super::credit::{Amount, Debt};
 use super::line::Line;
 use super::offers::Ended;
 use super::reads::Finished;
@@ -81,28 +82,23 @@ struct State {
     items: VecDeque<Item>,
     messages: usize,
     bytes: usize,
+    /// Messages that were dispatched, and of which the peer was not told.
+    debt: Debt,
     /// A thread is dispatching, or the peer is in the list of those to dispatch.
     claimed: bool,
-    /// The link is not read for lack of room.
-    blocked: bool,
-    /// Progress has stopped reading the link, and not begun again.
-    refused: bool,
     /// The last item is there.
     over: bool,
 }
 
 impl State {
     fn has_room(&self, bytes: usize, limits: &Limits) -> bool {
-        self.messages == 0
-            || (self.messages < limits.inbox_messages && self.bytes + bytes <= limits.inbox_bytes)
+        self.messages < limits.inbox_messages && self.bytes + bytes <= limits.inbox_bytes
     }
 
-    fn release(&mut self, messages: usize, bytes: usize, limits: &Limits) -> bool {
+    fn release(&mut self, messages: usize, bytes: usize, limits: &Limits) -> Option<Amount> {
         self.messages -= messages;
         self.bytes -= bytes;
-        // Half empty: not a wake-up for every message.
-        let room = self.messages <= limits.inbox_messages / 2 && self.bytes <= limits.inbox_bytes / 2;
-        room && std::mem::take(&mut self.blocked)
+        self.debt.add(messages, bytes, limits)
     }
 
     /// True if the caller has to see that it is dispatched.
@@ -127,7 +123,7 @@ pub(super) enum Put {
     Taken,
     /// It is there, and the caller has to see that it is dispatched.
     Wake,
-    /// There is no room. The caller stops reading the link until [`Inbox::release`] says that there is.
+    /// There is no room: the peer has sent more than it has credit for.
     Full,
     /// The peer has ended, and the message is lost with it.
     Over,
@@ -143,7 +139,6 @@ impl Inbox {
             return Put::Over;
         }
         if !state.has_room(bytes, limits) {
-            (state.blocked, state.refused) = (true, true);
             return Put::Full;
         }
         state.messages += 1;
@@ -182,7 +177,6 @@ impl Inbox {
             return Put::Over;
         }
         if !state.has_room(bytes, limits) {
-            (state.blocked, state.refused) = (true, true);
             return Put::Full;
         }
         if !add() {
@@ -205,11 +199,11 @@ impl Inbox {
         into.extend(state.items.drain(..count));
     }
 
-    /// Ends a claim under which `messages` of `bytes` in all were dispatched. Returns whether the link can be read again, see
-    /// [`release`](Self::release), and whether there is more to dispatch: then the claim goes on.
-    pub(super) fn unclaim(&self, messages: usize, bytes: usize, limits: &Limits) -> (bool, bool) {
+    /// Ends a claim under which `messages` of `bytes` in all were dispatched. Returns the credit of which the peer is to be told, and
+    /// whether there is more to dispatch: then the claim goes on.
+    pub(super) fn unclaim(&self, messages: usize, bytes: usize, limits: &Limits) -> (Option<Amount>, bool) {
         let mut state = lock(&self.0);
-        let room = state.release(messages, bytes, limits);
+        let due = state.release(messages, bytes, limits);
         if state.items.is_empty() {
             // An idle peer keeps little.
             if state.items.capacity() > 64 {
@@ -217,33 +211,22 @@ impl Inbox {
             }
             state.claimed = false;
         }
-        (room, state.claimed)
+        (due, state.claimed)
     }
 
-    /// `messages` of `bytes` in all have been dispatched. True if the link can be read again.
-    pub(super) fn release(&self, messages: usize, bytes: usize, limits: &Limits) -> bool {
+    /// `messages` of `bytes` in all have been dispatched. Returns the credit of which the peer is to be told.
+    pub(super) fn release(&self, messages: usize, bytes: usize, limits: &Limits) -> Option<Amount> {
         lock(&self.0).release(messages, bytes, limits)
     }
 
-    /// Whether there is room, although the link was told that there is none. Only the flag is looked at: see
-    /// [`release`](Self::release).
-    pub(super) fn has_room_again(&self) -> bool {
-        let state = lock(&self.0);
-        state.refused && !state.blocked
-    }
-
-    /// The link is read again.
-    pub(super) fn read_on(&self) {
-        lock(&self.0).refused = false;
+    /// `messages` of `bytes` in all have come and were never here. Returns the credit of which the peer is to be told.
+    pub(super) fn owe(&self, messages: usize, bytes: usize, limits: &Limits) -> Option<Amount> {
+        lock(&self.0).debt.add(messages, bytes, limits)
     }
 
     /// Takes all items of a peer that nobody dispatches any more.
     pub(super) fn drain(&self) -> VecDeque<Item> {
         std::mem::take(&mut lock(&self.0).items)
-    }
-
-    pub(super) fn is_blocked(&self) -> bool {
-        lock(&self.0).blocked
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::batch::Batch;
+use super::credit::Amount;
 use super::exposed::Refusal;
 use super::handlers::{Handler, Handlers};
 use super::head::{Head, Operation};
@@ -28,8 +29,6 @@ pub(super) struct Incoming<'a> {
     line: &'a Arc<Line>,
     /// Takes messages to callbacks while that keeps their order.
     batch: Option<&'a mut Batch>,
-    /// The link is not read on, for lack of room.
-    blocked: bool,
 }
 
 impl<'a> Incoming<'a> {
@@ -42,13 +41,12 @@ impl<'a> Incoming<'a> {
         if let Some(batch) = &mut batch {
             batch.open();
         }
-        Self { handlers, member, line, batch, blocked: false }
+        Self { handlers, member, line, batch }
     }
 
-    /// The link is not read any more in this round; returns whether it has to wait for room.
-    pub(super) fn end(mut self) -> bool {
+    /// The link is not read any more in this round.
+    pub(super) fn end(mut self) {
         self.close_batch();
-        self.blocked
     }
 
     /// Sends the messages that follow to the inbox.
@@ -58,7 +56,7 @@ impl<'a> Incoming<'a> {
         }
     }
     /// A message, with an offer of long data if `offer` is one.
-    fn message(&mut self, head: Head, body: &[u8], offer: Option<Offer>) -> Result<bool> {
+    fn message(&mut self, head: Head, body: &[u8], offer: Option<Offer>) -> Result<()> {
         let member = self.member;
         let limits = &member.hub.limits;
         if body.len() > limits.eager {
@@ -74,12 +72,12 @@ impl<'a> Incoming<'a> {
                     && batch.takes(member, body.len(), limits)
                 {
                     batch.add(make());
-                    return Ok(true);
+                    return Ok(());
                 }
                 match member.inbox.put(body.len(), limits, make) {
                     Put::Taken | Put::Over | Put::Closed => {}
                     Put::Wake => member.hub.add_ready(member.clone()),
-                    Put::Full => return Ok(self.block()),
+                    Put::Full => return Err(overrun()),
                 }
             }
             Some(Handler::Queue(queue)) => {
@@ -91,19 +89,20 @@ impl<'a> Incoming<'a> {
                 };
                 match member.inbox.charge(body.len(), limits, || queue.add(make)) {
                     Put::Taken | Put::Wake => member.hub.wake(),
-                    Put::Full => return Ok(self.block()),
+                    Put::Full => return Err(overrun()),
                     Put::Over => {}
-                    Put::Closed => self.unknown(head.kind, offer)?,
+                    Put::Closed => self.unknown(head.kind, body.len(), offer)?,
                 }
             }
-            None => self.unknown(head.kind, offer)?,
+            None => self.unknown(head.kind, body.len(), offer)?,
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// A message that nobody takes.
-    fn unknown(&self, kind: u16, offer: Option<Offer>) -> Result<()> {
+    /// A message of `bytes` bytes for which nothing is registered.
+    fn unknown(&self, kind: u16, bytes: usize, offer: Option<Offer>) -> Result<()> {
         let (member, rank) = (self.member, self.member.rank);
+        member.not_kept(bytes);
         if self.line.tell_unknown(kind)? {
             log::warn!("dropped messages of kind {kind} of rank {rank}: nothing is registered for it");
             member.mark_dirty();
@@ -114,7 +113,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    fn long(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+    fn long(&mut self, head: Head, body: &[u8]) -> Result<()> {
         let mut r = Reader::new(body);
         let token = Token::decode(&mut r)?;
         if token.generation != self.member.generation {
@@ -191,11 +190,6 @@ impl<'a> Incoming<'a> {
         ended.into_iter().for_each(|ended| self.member.deliver(Item::Long(ended)));
         Ok(())
     }
-
-    fn block(&mut self) -> bool {
-        self.blocked = true;
-        false
-    }
 }
 
 impl Sink for Incoming<'_> {
@@ -206,27 +200,22 @@ impl Sink for Incoming<'_> {
             self.line.count();
             return Ok(true);
         }
-        let taken = match head.operation {
+        match head.operation {
             Operation::Message => self.message(head, body, None)?,
             Operation::Long => self.long(head, body)?,
-            other => {
-                match other {
-                    Operation::Read | Operation::Map => self.read(head, body)?,
-                    Operation::Data => self.answered(|reads| reads.data(head, body))?,
-                    Operation::Mapped => self.mapped(head, body)?,
-                    Operation::Refused => self.refused(head, body)?,
-                    Operation::Cancel => lock(&self.line.serving).cancel(head.id),
-                    Operation::LongDone => self.long_done(head, body)?,
-                    Operation::Goodbye => self.line.left.store(true, Ordering::Release),
-                    _ => self.member.add_unknown(head.kind),
-                }
-                true
-            }
-        };
-        if taken {
-            self.line.count();
+            Operation::Credit => self.member.take_credit(Amount::decode(body)?)?,
+            Operation::Read | Operation::Map => self.read(head, body)?,
+            Operation::Data => self.answered(|reads| reads.data(head, body))?,
+            Operation::Mapped => self.mapped(head, body)?,
+            Operation::Refused => self.refused(head, body)?,
+            Operation::Cancel => lock(&self.line.serving).cancel(head.id),
+            Operation::LongDone => self.long_done(head, body)?,
+            Operation::Goodbye => self.line.left.store(true, Ordering::Release),
+            Operation::Unknown => self.member.add_unknown(head.kind),
         }
-        Ok(taken)
+        self.line.count();
+        // There is always room: each side sends no more messages than it has credit for.
+        Ok(true)
     }
 
     fn begin(&mut self, head: Head) -> Result<()> {
@@ -248,6 +237,12 @@ impl Sink for Incoming<'_> {
         self.member.mark_dirty();
         Ok(())
     }
+}
+
+/// The error for a peer that sends more messages than it has credit for.
+#[cold]
+fn overrun() -> Error {
+    broken("it sent more messages than it has credit for".into())
 }
 
 /// The error for a peer that does not keep to the protocol.

@@ -119,7 +119,7 @@ impl Line {
         let mut control = lock(&self.control);
         if control.len() >= MAX_CONTROL {
             let text = "the peer asks for more answers than it reads";
-            return Err(Error::new(ErrorKind::Remote, "progress", text));
+            return Err(self.fail(Error::new(ErrorKind::Remote, "progress", text)));
         }
         control.push_back((Head::new(operation, kind, id, body.len()), body.into()));
         Ok(())

@@ -19,8 +19,6 @@ pub(super) struct Link {
     pub(super) calls: bool,
     /// Rounds since it brought something.
     pub(super) silent: u32,
-    /// The peer's inbox is full: neither polled nor watched.
-    pub(super) blocked: bool,
     /// Watched for room to write.
     pub(super) wants_room: bool,
 }
@@ -30,7 +28,7 @@ impl Link {
     pub(super) fn new(member: Arc<Member>, line: Arc<Line>) -> Option<Self> {
         let wire = line.wire()?;
         let calls = wire.pull_is_syscall();
-        Some(Self { member, line, wire, polled: true, calls, silent: 0, blocked: false, wants_room: false })
+        Some(Self { member, line, wire, polled: true, calls, silent: 0, wants_room: false })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::credit::{Amount, Credit};
 use super::head::{Head, Operation};
 use super::hub::Hub;
 use super::inbox::{Inbox, Item};
@@ -18,10 +19,14 @@ const MAX_UNKNOWN: usize = 64;
 pub(super) struct Member {
     pub(super) rank: u32,
     pub(super) generation: u64,
+    /// The life that the peer is in with this messenger, see [`Hello::life`](super::hello::Hello::life).
+    pub(super) life: u32,
     pub(super) hub: Arc<Hub<Member>>,
     /// The longest message that both sides take.
     pub(super) eager: usize,
     pub(super) inbox: Inbox,
+    /// Room in the peer's inbox.
+    credit: Credit,
     /// The link that everything is sent on: the first one, for good, so that messages stay in order.
     sender: OnceLock<Arc<Line>>,
     /// All links: two if both sides connected at the same time.
@@ -31,6 +36,10 @@ pub(super) struct Member {
     timed: AtomicBool,
     /// Why nothing goes to or comes from the peer any more.
     end: OnceLock<Error>,
+    /// Its end has been counted.
+    counted: AtomicBool,
+    /// It has connected to this messenger.
+    accepted: AtomicBool,
     arrived: AtomicBool,
     /// Kinds of messages that the peer had nothing registered for, not reported yet.
     unknown: Mutex<Vec<u16>>,
@@ -38,18 +47,28 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new((rank, generation): (u32, u64), hub: Arc<Hub<Self>>, eager: usize) -> Self {
+    /// A peer that takes messages of up to `eager` bytes, and has room for `inbox` of them.
+    pub(super) fn new(
+        (rank, generation, life): (u32, u64, u32),
+        hub: Arc<Hub<Self>>,
+        eager: usize,
+        inbox: Amount,
+    ) -> Self {
         Self {
             rank,
             generation,
+            life,
             hub,
             eager,
             inbox: Inbox::default(),
+            credit: Credit::new(inbox),
             sender: OnceLock::default(),
             lines: Mutex::default(),
             dirty: AtomicBool::new(false),
             timed: AtomicBool::new(false),
             end: OnceLock::default(),
+            counted: AtomicBool::new(false),
+            accepted: AtomicBool::new(false),
             arrived: AtomicBool::new(false),
             unknown: Mutex::default(),
             has_unknown: AtomicBool::new(false),
@@ -94,20 +113,70 @@ impl Member {
     /// Ends the peer because of `why`; returns its links at the first call. The caller ends what is under way.
     pub(super) fn finish(&self, why: &Error) -> Option<Vec<Arc<Line>>> {
         let mut lines = lock(&self.lines);
+        if self.end.get().is_some() {
+            return None;
+        }
+        // Before the end shows: a new link belongs to the next life.
+        self.count_end();
         self.end.set(why.clone()).ok()?;
         Some(std::mem::take(&mut *lines))
     }
 
-    /// Pushes one frame on the sending link; false if there is no room. After an error the caller calls [`broken`](Self::broken) once
-    /// it holds no lock.
+    /// Notes that the peer is in a later life, so that this one ends soon.
+    pub(super) fn supersede(&self) {
+        let lines = lock(&self.lines);
+        self.count_end();
+        drop(lines);
+    }
+
+    /// Counts the end of this peer, once, with the links locked: what connects from now on belongs to the next life of this side with it.
+    fn count_end(&self) {
+        if !self.counted.swap(true, Ordering::AcqRel) {
+            self.hub.end_life(self.rank, self.generation);
+        }
+    }
+
+    /// Pushes one message, of `bytes` bytes for the receiver's inbox, on the sending link; false if there is no room here or there.
+    /// After an error the caller calls [`broken`](Self::broken) once it holds no lock.
     #[inline]
-    pub(super) fn push(self: &Arc<Self>, op: &'static str, head: Head, body: &[u8]) -> Result<bool> {
+    pub(super) fn push(
+        self: &Arc<Self>,
+        op: &'static str,
+        head: Head,
+        body: &[u8],
+        bytes: usize,
+    ) -> Result<bool> {
         let line = self.sender(op)?;
-        let pushed = line.push(head, body)?;
+        if !self.credit.take(bytes) {
+            return Ok(false);
+        }
+        let pushed = line.push(head, body);
+        if !matches!(pushed, Ok(true)) {
+            self.credit.put_back(bytes);
+        }
         if line.gathers {
             self.mark_dirty();
         }
-        Ok(pushed)
+        pushed
+    }
+
+    /// The peer gives credit back.
+    pub(super) fn take_credit(&self, amount: Amount) -> Result<()> {
+        self.credit.give(amount)
+    }
+
+    /// Tells the peer of credit that is due.
+    fn give_credit(self: &Arc<Self>, due: Option<Amount>) {
+        let (Some(amount), Ok(line)) = (due, self.sender("progress")) else { return };
+        if self.tell(line, Operation::Credit, 0, 0, &amount.encode()).is_err() {
+            // The line keeps the error, and progress ends the peer.
+            self.mark_dirty();
+        }
+    }
+
+    /// A message of `bytes` bytes was not kept: the peer may send another one.
+    pub(super) fn not_kept(self: &Arc<Self>, bytes: usize) {
+        self.give_credit(self.inbox.owe(1, bytes, &self.hub.limits));
     }
 
     /// Ends the peer because a call that sends has failed with `why`; returns the error of `op`. The caller holds no lock of it.
@@ -154,10 +223,9 @@ impl Member {
     fn kick_for_sleeper(self: &Arc<Self>) {
         self.clear_dirty();
         let all_left = self.lines().iter().all(|line| line.kick().unwrap_or(false));
-        let for_progress =
-            !all_left || self.waits_for_turn() || self.inbox.has_room_again() || self.end().is_some();
+        let for_progress = !all_left || self.waits_for_turn() || self.end().is_some();
         if for_progress && !self.dirty.swap(true, Ordering::AcqRel) {
-            // The sleeper waits for room from now on, reads on, finds the error, or forgets the links.
+            // The sleeper waits for room from now on, finds the error, or forgets the links.
             self.hub.add_dirty(self.clone());
         }
     }
@@ -243,36 +311,31 @@ impl Member {
         }
     }
 
-    /// The peer has connected to this messenger: told once, before its first message.
+    /// The peer has connected to this messenger.
+    pub(super) fn accept(&self) {
+        self.accepted.store(true, Ordering::Release);
+    }
+
+    /// Tells that the peer has connected to this messenger, if it has: once, before its first message.
     pub(super) fn arrive(self: &Arc<Self>) {
-        if !self.arrived.swap(true, Ordering::AcqRel) {
+        if self.accepted.load(Ordering::Acquire) && !self.arrived.swap(true, Ordering::AcqRel) {
             self.deliver(Item::Arrived);
         }
     }
 
     /// Messages that were waiting have been taken.
     pub(super) fn release(self: &Arc<Self>, messages: usize, bytes: usize) {
-        if self.inbox.release(messages, bytes, &self.hub.limits) {
-            self.read_on();
-        }
+        self.give_credit(self.inbox.release(messages, bytes, &self.hub.limits));
     }
 
     /// The inbox had been claimed, and `messages` were dispatched; what has come meanwhile is dispatched next.
     pub(super) fn dispatched(self: Arc<Self>, messages: usize, bytes: usize) {
-        let (room, more) = self.inbox.unclaim(messages, bytes, &self.hub.limits);
-        if room {
-            self.read_on();
-        }
+        let (due, more) = self.inbox.unclaim(messages, bytes, &self.hub.limits);
+        self.give_credit(due);
         if more {
             let hub = self.hub.clone();
             hub.add_ready(self);
         }
-    }
-
-    #[cold]
-    fn read_on(self: &Arc<Self>) {
-        self.mark_dirty();
-        self.hub.wake();
     }
 
     /// The peer has nothing registered for `kind`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::address::Address;
 use super::config::MessengerConfig;
+use super::credit::Amount;
 use super::dispatch::{Watcher, finish};
 use super::door::Door;
 use super::engine::Engine;
@@ -139,6 +140,8 @@ impl Messenger {
             read_depth: u32::try_from(limits.read_depth).unwrap_or(u32::MAX),
             ring: 0,
             verbs: 0,
+            life: 0,
+            inbox: Amount::of(&limits),
             verdict: Verdict::Taken,
         };
         let hub = Arc::new(Hub::new(limits, generation)?);
@@ -158,13 +161,14 @@ impl Messenger {
             connecting: Mutex::default(),
         });
         let reactor = Reactor::start("aq-message", ReactorConfig::default(), Box::new(NoLinks))?;
-        let host = Arc::downgrade(&core);
+        let (host, lives) = (Arc::downgrade(&core), Arc::downgrade(&core));
         let door = Arc::new(Door::new(
             me,
             nic,
-            Box::new(move |hello, raw, carrier| {
+            Box::new(move |hello| lives.upgrade().map_or(0, |core| core.engine.life_to_tell(hello))),
+            Box::new(move |hello, life, raw, carrier| {
                 if let Some(core) = host.upgrade() {
-                    core.accepted(hello, raw, carrier);
+                    core.accepted(hello, life, raw, carrier);
                 }
             }),
         )?);

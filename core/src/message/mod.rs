@@ -6,6 +6,7 @@ mod carrier;
 mod config;
 mod connecting;
 mod copying;
+mod credit;
 mod dispatch;
 mod door;
 mod driving;
@@ -21,6 +22,7 @@ mod hub;
 mod inbox;
 mod incoming;
 mod line;
+mod linking;
 mod links;
 mod long;
 mod mappings;
@@ -44,6 +46,8 @@ mod tokens;
 mod verbs;
 mod wire;
 
+#[cfg(all(test, not(loom)))]
+mod bounds_tests;
 #[cfg(all(test, not(loom)))]
 mod ends_tests;
 #[cfg(all(test, not(loom)))]

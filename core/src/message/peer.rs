@@ -71,7 +71,7 @@ impl Peer {
         }
         member.check_kind("send", kind)?;
         let head = Head::new(Operation::Message, kind, 0, bytes.len());
-        match member.push("send", head, bytes) {
+        match member.push("send", head, bytes, bytes.len()) {
             Ok(true) => Ok(Sent::Done),
             Ok(false) => Ok(Sent::Retry(Reason::Full)),
             Err(error) => Err(member.broken("send", &error)),
@@ -129,7 +129,8 @@ impl Peer {
         }
         let id = offers.next()?;
         let body = [&exposed.token().to_bytes(), head].concat();
-        match member.push("send_long", Head::new(Operation::Long, kind, id, body.len()), &body) {
+        let frame = Head::new(Operation::Long, kind, id, body.len());
+        match member.push("send_long", frame, &body, head.len()) {
             Ok(true) => {}
             Ok(false) => return Ok(Sent::Retry(Reason::Full)),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Progress: takes new links, reads those that have something, and sends what is held back.
+//! Progress: reads links that have something, and sends what is held back.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -6,12 +6,11 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::engine::{Engine, Turn};
 use super::hub::Progress;
-use super::incoming::Incoming;
 use super::links::Link;
 use super::member::Member;
 use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Ordering, lock};
+use crate::error::{Error, Result};
+use crate::sync::Ordering;
 
 /// While links are polled directly, progress looks at all descriptors each time that its rounds have cost so much.
 const LOOK: u32 = 1024;
@@ -23,8 +22,6 @@ const BUSY: u32 = LOOK / 64;
 const PATIENCE: u32 = 1000;
 /// As [`PATIENCE`], of all links together that are polled by a load from memory. Each gets at least [`PATIENCE`].
 const MEMORY_PATIENCE: u32 = 16_000;
-/// Pulls from a peer's other links once one of them has failed: more than its rings and sockets hold.
-const LAST_PULLS: usize = 64;
 /// More links than this are not polled directly if polling costs a system call each.
 const MAX_POLLED: usize = 4;
 
@@ -71,24 +68,6 @@ impl Engine {
         Ok(moved)
     }
 
-    /// Takes links that have been made.
-    fn welcome(&self, turn: &mut Turn) -> usize {
-        self.has_arrivals.store(false, Ordering::Release);
-        let arrivals = std::mem::take(&mut *lock(&self.arrivals));
-        let count = arrivals.len();
-        for (member, line) in arrivals {
-            // One that has ended meanwhile is not served.
-            let Some(link) = Link::new(member, line) else { continue };
-            let wire = link.wire.clone();
-            let token = turn.links.insert(link);
-            match self.watch(token, &*wire) {
-                Ok(()) => turn.polled.push(token),
-                Err(error) => self.fail(turn, token, &error),
-            }
-        }
-        count
-    }
-
     /// Asks the system which links have something.
     fn look(&self, turn: &mut Turn) -> Result<()> {
         let mut events = std::mem::take(&mut turn.events);
@@ -119,7 +98,7 @@ impl Engine {
                 }
                 Err(error) => Err(error),
             };
-            if pulled.is_ok() && link.polled && !link.blocked {
+            if pulled.is_ok() && link.polled {
                 index += 1;
                 continue;
             }
@@ -148,94 +127,6 @@ impl Engine {
         }
         Ok(())
     }
-
-    /// Takes what one link has brought.
-    fn pull(&self, link: &mut Link, batch: &mut Option<&mut Batch>) -> Result<usize> {
-        let batch = batch.as_deref_mut();
-        let mut incoming = Incoming::new(&self.handlers, &link.member, &link.line, batch);
-        let pulled = link.wire.pull(&mut incoming);
-        let blocked = incoming.end();
-        let count = pulled?;
-        if blocked {
-            (link.blocked, link.wants_room) = (true, false);
-            self.unwatch(link);
-            // Room may have come between the refusal and now.
-            if !link.member.inbox.is_blocked() {
-                link.member.mark_dirty();
-            }
-        }
-        if link.line.has_left() {
-            return Err(Error::new(ErrorKind::PeerLost, "recv", "it left"));
-        }
-        Ok(count)
-    }
-
-    /// Ends a link that has failed, and with it the peer. What its other links have brought before is taken first.
-    pub(super) fn fail(&self, turn: &mut Turn, token: u64, why: &Error) {
-        let Some(link) = turn.links.remove(token) else { return };
-        self.unwatch(&link);
-        let member = link.member.clone();
-        let others = turn.links.of(&member);
-        for other in &others {
-            if let Some(link) = turn.links.get_mut(*other).filter(|link| !link.blocked) {
-                // Bounded: the peer may go on sending.
-                (0..LAST_PULLS).take_while(|_| matches!(self.pull(link, &mut None), Ok(1..))).for_each(drop);
-            }
-        }
-        if link.line.has_left()
-            && others.iter().any(|other| turn.links.get(*other).is_some_and(|l| !l.line.has_left()))
-        {
-            // The goodbye on the other link is still on its way.
-            link.line.end();
-            return;
-        }
-        self.forget(turn, &member);
-        let error = match why.kind() {
-            ErrorKind::PeerLost => Error::peer_lost("recv", member.rank, why.message()),
-            _ => Error::peer_lost("recv", member.rank, why.message()).with_source(why.clone()),
-        };
-        if !link.line.has_left() && member.end().is_none() {
-            log::warn!("{error}");
-        }
-        self.lose(&member, &error);
-    }
-
-    /// Ends `member` if sending on one of its links has failed, and says whether it did. What the link has brought before is taken first.
-    pub(super) fn end_broken(&self, turn: &mut Turn, member: &Arc<Member>) -> bool {
-        let lines = member.lines();
-        let Some((line, why)) = lines.iter().find_map(|line| Some((line, line.failure()?))) else {
-            return false;
-        };
-        if self.has_arrivals.load(Ordering::Acquire) {
-            // The link may be a new one.
-            self.welcome(turn);
-        }
-        let token = turn.links.iter().find(|(_, link)| Arc::ptr_eq(&link.line, line)).map(|(token, _)| token);
-        let Some(token) = token else {
-            self.lose(member, &Error::peer_lost("send", member.rank, why.message()).with_source(why.clone()));
-            return true;
-        };
-        if why.kind() == ErrorKind::PeerLost && turn.links.get(token).is_some_and(|link| link.blocked) {
-            // The connection has ended, but messages have come before: they are read once there is room, and then the end.
-            return false;
-        }
-        let mut last = None;
-        if let Some(link) = turn.links.get_mut(token).filter(|link| !link.blocked) {
-            // Bounded: the peer may go on sending.
-            for _ in 0..LAST_PULLS {
-                match self.pull(link, &mut None) {
-                    Ok(0) => break,
-                    Ok(_) => {}
-                    Err(error) => {
-                        last = Some(error).filter(|_| link.line.has_left());
-                        break;
-                    }
-                }
-            }
-        }
-        self.fail(turn, token, last.as_ref().unwrap_or(why));
-        true
-    }
 }
 
 impl Progress<Member> for Engine {
@@ -248,6 +139,12 @@ impl Progress<Member> for Engine {
     }
 
     fn end_if_broken(&self, peer: &Arc<Member>) {
-        Self::end_if_broken(self, peer);
+        match self.turn.try_lock() {
+            Ok(mut turn) => {
+                self.end_broken(&mut turn, peer);
+            }
+            // The thread that makes progress sees the failure at the end of its turn.
+            Err(_) => peer.mark_dirty(),
+        }
     }
 }

@@ -41,7 +41,7 @@ impl Engine {
             link.polled
         });
         let mut failed = Vec::new();
-        for (token, link) in turn.links.iter_mut().filter(|(_, link)| !link.blocked) {
+        for (token, link) in turn.links.iter_mut() {
             let wanted = turn.unsent.iter().any(|member| Arc::ptr_eq(member, &link.member))
                 && link.wire.waits_for_room();
             if wanted != link.wants_room {

@@ -16,7 +16,7 @@ pub(super) const CHECK: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// Sends what is held back, and reads on where there is room again. Returns for how many peers something has changed: not
+    /// Sends what is held back. Returns for how many peers something has changed: not
     /// for those that still have no room, or whoever calls until nothing happens would never sleep.
     pub(super) fn send_all(&self, turn: &mut Turn) -> usize {
         if turn.unsent.is_empty() && !self.hub.has_dirty() {
@@ -58,28 +58,7 @@ impl Engine {
         if !all_sent && !turn.unsent.iter().any(|other| Arc::ptr_eq(other, member)) {
             turn.unsent.push(member.clone());
         }
-        if !member.inbox.is_blocked() {
-            self.unblock(turn, member);
-        }
         (all_sent, copied)
-    }
-
-    /// Reads the links of `member` again that were not read for lack of room.
-    fn unblock(&self, turn: &mut Turn, member: &Arc<Member>) {
-        member.inbox.read_on();
-        let mut failed = Vec::new();
-        for (token, link) in turn.links.iter_mut() {
-            if link.blocked && Arc::ptr_eq(&link.member, member) {
-                (link.blocked, link.polled, link.silent) = (false, true, 0);
-                turn.polled.push(token);
-                if let Err(error) = self.watch(token, &*link.wire) {
-                    failed.push((token, error));
-                }
-            }
-        }
-        for (token, error) in failed {
-            self.fail(turn, token, &error);
-        }
     }
 
     /// Looks at deadlines now and then, and less often whether hosts answer; returns the links of those that do not.

@@ -1,6 +1,7 @@
 //! The cost of many peers that say nothing.
 
 use super::*;
+use crate::message::credit::Amount;
 use crate::message::hello::{CONNECTED, Hearing, Hello, Verdict};
 use crate::message::ring::RingMemory;
 use crate::message::verbs::{Draft, Nic, VerbsLink};
@@ -25,7 +26,19 @@ fn connect(messenger: &Messenger, nic: Option<&Arc<Nic>>, rank: u32) -> Idle {
     let raw = stream.unwrap().into_raw();
     let made = address.unix().map(|_| RingMemory::create(8 << 10).unwrap());
     let (generation, meant, verdict) = (u64::from(rank), address.generation(), Verdict::Taken);
-    let hello = Hello { rank, generation, meant, eager: 8 << 10, read_depth: 64, ring: 0, verbs: 0, verdict };
+    let inbox = Amount { messages: 100, bytes: 100 << 10 };
+    let hello = Hello {
+        rank,
+        generation,
+        meant,
+        eager: 8 << 10,
+        read_depth: 64,
+        ring: 0,
+        verbs: 0,
+        life: 0,
+        inbox,
+        verdict,
+    };
     let draft = nic.map(|nic| Draft::new(nic, 8 << 10).unwrap());
     assert!(hello.send(&*raw, made.as_ref(), draft.as_ref().map(Draft::offer)));
     let mut hearing = Hearing::new();

@@ -1,0 +1,227 @@
+//! Bounds of what one peer may occupy, and answers that no correct peer gives: units, over a wire that only keeps what is pushed.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::config::Limits;
+use super::exposed::{Exposed, Exposures, Refusal};
+use super::head::{Head, Operation};
+use super::inbox::{Bytes, Inbox, Item, Put};
+use super::line::Line;
+use super::links::{Link, Links};
+use super::member::Member;
+use super::reads::{Completion, Reads};
+use super::serving::{Served, Serving};
+use super::wire::{Landing, Sink, Wire};
+use super::*;
+use crate::Deadline;
+use crate::error::Result;
+use crate::sync::{Mutex, lock};
+
+/// Keeps what is pushed, `room` frames of it.
+#[derive(Debug)]
+struct Kept {
+    frames: Mutex<Vec<(Head, Vec<u8>)>>,
+    room: usize,
+}
+
+impl Wire for Arc<Kept> {
+    fn name(&self) -> &'static str {
+        "kept"
+    }
+
+    fn max_body(&self) -> usize {
+        10
+    }
+
+    fn push(&self, head: Head, body: &[u8]) -> Result<bool> {
+        let mut frames = lock(&self.frames);
+        let has_room = frames.len() < self.room;
+        if has_room {
+            frames.push((head, body.to_vec()));
+        }
+        Ok(has_room)
+    }
+
+    fn kick(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn pull(&self, _: &mut dyn Sink) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn arm(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn waits_for_room(&self) -> bool {
+        false
+    }
+
+    fn pull_is_syscall(&self) -> bool {
+        false
+    }
+
+    fn close(&self, _: bool) {}
+}
+
+fn kept(room: usize) -> Arc<Kept> {
+    Arc::new(Kept { frames: Mutex::default(), room })
+}
+
+impl Kept {
+    fn operations(&self) -> Vec<Operation> {
+        lock(&self.frames).iter().map(|(head, _)| head.operation).collect()
+    }
+}
+
+fn limits() -> Limits {
+    MessengerConfig::default().with_inbox(4, 100).with_eager_limit(50).limits
+}
+
+fn line(wire: &Arc<Kept>) -> Arc<Line> {
+    Arc::new(Line::new(Box::new(wire.clone()), 3, Arc::new(Exposures::new(7))))
+}
+
+fn member() -> Arc<Member> {
+    let hub = Arc::new(hub::Hub::new(limits(), 7).unwrap());
+    Arc::new(Member::new((1, 9, 0), hub, 50, credit::Amount { messages: 4, bytes: 100 }))
+}
+
+/// A table with 100 exposed bytes, and a request for `length` bytes of them at `offset`.
+fn served(offset: u64, length: u64) -> (Arc<Exposures>, Exposed, Vec<u8>) {
+    let table = Arc::new(Exposures::new(7));
+    let exposed = table.expose(vec![5; 100].into()).unwrap();
+    let body = [&exposed.token().to_bytes()[..], &offset.to_le_bytes(), &length.to_le_bytes()].concat();
+    (table, exposed, body)
+}
+
+#[test]
+fn a_cancelled_read_is_served_no_more() {
+    let (table, _exposed, body) = served(0, 100);
+    let (mut serving, wire) = (Serving::default(), kept(3));
+    serving.add(1, &body, false, 8).unwrap();
+    assert_eq!(serving.serve(&table, &wire).unwrap(), Served::Full);
+    serving.cancel(1);
+    lock(&wire.frames).clear();
+    assert_eq!(serving.serve(&table, &wire).unwrap(), Served::All);
+    let frames = lock(&wire.frames).clone();
+    let [(head, reason)] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!((head.operation, &reason[..]), (Operation::Refused, &[Refusal::Cancelled as u8][..]));
+}
+
+/// The first pieces are within the memory, and none is served: a read brings all or nothing.
+#[test]
+fn a_range_is_checked_as_a_whole() {
+    let (table, _exposed, body) = served(50, 51);
+    let (mut serving, wire) = (Serving::default(), kept(100));
+    serving.add(1, &body, false, 8).unwrap();
+    assert_eq!(serving.serve(&table, &wire).unwrap(), Served::All);
+    assert_eq!(wire.operations(), [Operation::Refused]);
+    assert_eq!(lock(&wire.frames)[0].1, [Refusal::Range as u8]);
+}
+
+#[test]
+fn a_peer_has_a_bounded_number_of_open_requests() {
+    let (_table, _exposed, body) = served(0, 1);
+    let mut serving = Serving::default();
+    (0..3).for_each(|id| serving.add(id, &body, false, 3).unwrap());
+    assert!(serving.add(3, &body, false, 3).is_err());
+}
+
+#[test]
+fn frames_that_wait_for_room_are_bounded() {
+    let line = line(&kept(0));
+    for kind in 0..64 {
+        assert!(line.tell_unknown(kind).unwrap());
+        assert!(!line.tell_unknown(kind).unwrap(), "it waits already");
+    }
+    assert!(!line.tell_unknown(64).unwrap(), "the peer does not read");
+    for id in 64..1 << 16 {
+        line.tell(Operation::LongDone, 0, id, &[0]).unwrap();
+    }
+    assert!(line.failure().is_none());
+    assert!(line.tell(Operation::LongDone, 0, 0, &[0]).is_err());
+    assert!(line.failure().is_some(), "which ends the peer");
+}
+
+#[test]
+fn kinds_that_a_peer_does_not_know_are_kept_in_a_bounded_list() {
+    let member = member();
+    (0..1000).for_each(|kind| member.add_unknown(kind));
+    assert_eq!((0..1000).filter(|kind| member.check_kind("send", *kind).is_err()).count(), 64);
+}
+
+fn reads(count: u32, length: usize) -> (Reads, Token) {
+    let mut reads = Reads::new(false);
+    let token = served(0, 0).1.token();
+    for _ in 0..count {
+        let mut completion: Option<Completion> = Some(Box::new(|_| {}));
+        let deadline = Deadline::after(Duration::from_secs(30));
+        reads.add((token, 0), vec![0; length], deadline, &mut completion, 100).unwrap();
+    }
+    (reads, token)
+}
+
+#[test]
+fn only_answers_that_were_asked_for_are_taken() {
+    let (mut reads, _) = reads(2, 4);
+    let data = |id| Head::new(Operation::Data, 0, id, 4);
+    assert!(reads.data(data(0), &[1; 4]).is_err(), "it was not asked for");
+    assert!(reads.refused(0, crate::Error::usage("read", "on purpose")).is_err());
+    assert!(reads.landing(data(0), 0).is_err());
+    assert!(reads.mapped(0, None).is_err());
+    let mut asked = Vec::new();
+    let push = |_, id, _: &[u8]| {
+        asked.push(id);
+        Ok(true)
+    };
+    assert!(reads.ask(1, push).unwrap());
+    assert_eq!(asked, [0], "one at a time");
+    assert!(reads.data(data(1), &[1; 4]).is_err(), "it is not its turn");
+    let finished = reads.data(data(0), &[1; 4]).unwrap().unwrap();
+    assert_eq!(finished.outcome.unwrap(), [1; 4]);
+    assert!(reads.data(data(1), &[1; 4]).is_err(), "it was not asked for");
+}
+
+#[test]
+fn no_data_lands_past_the_end_of_a_read() {
+    let (mut reads, _) = reads(1, 4);
+    assert!(reads.ask(1, |_, _, _: &[u8]| Ok(true)).unwrap());
+    let frame = |length| Head::new(Operation::Data, 0, 0, length);
+    assert!(reads.landing(frame(5), 0).is_err());
+    assert!(matches!(reads.landing(frame(3), 0), Ok(Landing::Memory(_))));
+    assert!(reads.landed(frame(3), 3).unwrap().is_none());
+    assert!(reads.landing(frame(2), 0).is_err(), "one byte is left");
+    assert!(reads.landing(frame(2), 1).is_ok());
+}
+
+#[test]
+fn an_inbox_counts_messages_and_bytes() {
+    let (inbox, limits) = (Inbox::default(), limits());
+    let put = |bytes| inbox.put(bytes, &limits, || Item::Message(1, Bytes::EMPTY, None));
+    assert_eq!((put(50), put(50), put(1)), (Put::Wake, Put::Taken, Put::Full), "bytes");
+    inbox.release(1, 50, &limits);
+    assert_eq!((put(0), put(0), put(0), put(0)), (Put::Taken, Put::Taken, Put::Taken, Put::Full), "messages");
+    assert_eq!(inbox.charge(0, &limits, || true), Put::Full);
+}
+
+#[test]
+fn the_token_of_a_link_that_is_gone_finds_nothing() {
+    let (wire, member) = (kept(0), member());
+    let link = || Link::new(member.clone(), line(&wire)).unwrap();
+    let mut links = Links::default();
+    let (first, second) = (links.insert(link()), links.insert(link()));
+    assert!(first != 0 && first != second);
+    assert!(links.remove(first).is_some() && links.remove(first).is_none());
+    let third = links.insert(link());
+    assert_ne!(third, first);
+    assert!(links.get(first).is_none() && links.get_mut(first).is_none() && links.get(third).is_some());
+    assert_eq!(links.of(&member).len(), 2);
+}

@@ -1,0 +1,128 @@
+//! Links from their first turn to their last: new ones are taken, each is read, and those that fail end with their peers.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::engine::{Engine, Turn};
+use super::incoming::Incoming;
+use super::links::Link;
+use super::member::Member;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Ordering, lock};
+
+/// Pulls from the links of a peer once one of them has failed: more than its rings and sockets hold.
+const LAST_PULLS: usize = 64;
+
+impl Engine {
+    /// Takes links that have been made.
+    pub(super) fn welcome(&self, turn: &mut Turn) -> usize {
+        self.has_arrivals.store(false, Ordering::Release);
+        let arrivals = std::mem::take(&mut *lock(&self.arrivals));
+        let count = arrivals.len();
+        for (member, line) in arrivals {
+            self.end_earlier_life(turn, &member);
+            if member.end().is_none() {
+                member.arrive();
+            }
+            // One that has ended meanwhile is not served.
+            let Some(link) = Link::new(member, line) else { continue };
+            let wire = link.wire.clone();
+            let token = turn.links.insert(link);
+            match self.watch(token, &*wire) {
+                Ok(()) => turn.polled.push(token),
+                Err(error) => self.fail(turn, token, &error),
+            }
+        }
+        count
+    }
+
+    /// Ends the peer that `member` was in its earlier life. Its process has closed those links, and all that it sent before has come.
+    fn end_earlier_life(&self, turn: &mut Turn, member: &Arc<Member>) {
+        let is_earlier = |link: &Link| link.member.rank == member.rank && !Arc::ptr_eq(&link.member, member);
+        let tokens: Vec<u64> =
+            turn.links.iter().filter(|(_, link)| is_earlier(link)).map(|(token, _)| token).collect();
+        for token in tokens {
+            let why = Error::new(ErrorKind::PeerLost, "recv", "it has closed its links and connected again");
+            let why = self.last_words(turn, token).unwrap_or(why);
+            self.fail(turn, token, &why);
+        }
+    }
+
+    /// Takes what one link has brought.
+    pub(super) fn pull(&self, link: &mut Link, batch: &mut Option<&mut Batch>) -> Result<usize> {
+        let batch = batch.as_deref_mut();
+        let mut incoming = Incoming::new(&self.handlers, &link.member, &link.line, batch);
+        let pulled = link.wire.pull(&mut incoming);
+        incoming.end();
+        let count = pulled?;
+        if link.line.has_left() {
+            return Err(Error::new(ErrorKind::PeerLost, "recv", "it left"));
+        }
+        Ok(count)
+    }
+
+    /// Ends a link that has failed, and with it the peer. What its other links have brought before is taken first.
+    pub(super) fn fail(&self, turn: &mut Turn, token: u64, why: &Error) {
+        let Some(link) = turn.links.remove(token) else { return };
+        self.unwatch(&link);
+        let member = link.member.clone();
+        let others = turn.links.of(&member);
+        for other in &others {
+            if let Some(link) = turn.links.get_mut(*other) {
+                // Bounded: the peer may go on sending.
+                (0..LAST_PULLS).take_while(|_| matches!(self.pull(link, &mut None), Ok(1..))).for_each(drop);
+            }
+        }
+        if link.line.has_left()
+            && others.iter().any(|other| turn.links.get(*other).is_some_and(|l| !l.line.has_left()))
+        {
+            // The goodbye on the other link is still on its way.
+            link.line.end();
+            return;
+        }
+        self.forget(turn, &member);
+        let error = match why.kind() {
+            ErrorKind::PeerLost => Error::peer_lost("recv", member.rank, why.message()),
+            _ => Error::peer_lost("recv", member.rank, why.message()).with_source(why.clone()),
+        };
+        if !link.line.has_left() && member.end().is_none() {
+            log::warn!("{error}");
+        }
+        self.lose(&member, &error);
+    }
+
+    /// Takes what a link that is about to end has brought. Returns the error if that ends with a goodbye.
+    fn last_words(&self, turn: &mut Turn, token: u64) -> Option<Error> {
+        let link = turn.links.get_mut(token)?;
+        // Bounded: the peer may go on sending.
+        for _ in 0..LAST_PULLS {
+            match self.pull(link, &mut None) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => return Some(error).filter(|_| link.line.has_left()),
+            }
+        }
+        None
+    }
+
+    /// Ends `member` if sending on one of its links has failed, and says whether it did. What the link has brought before is taken first.
+    pub(super) fn end_broken(&self, turn: &mut Turn, member: &Arc<Member>) -> bool {
+        let lines = member.lines();
+        let Some((line, why)) = lines.iter().find_map(|line| Some((line, line.failure()?))) else {
+            return false;
+        };
+        if self.has_arrivals.load(Ordering::Acquire) {
+            // The link may be a new one.
+            self.welcome(turn);
+        }
+        let token = turn.links.iter().find(|(_, link)| Arc::ptr_eq(&link.line, line)).map(|(token, _)| token);
+        let Some(token) = token else {
+            self.lose(member, &Error::peer_lost("send", member.rank, why.message()).with_source(why.clone()));
+            return true;
+        };
+        let last = self.last_words(turn, token);
+        self.fail(turn, token, last.as_ref().unwrap_or(why));
+        true
+    }
+}
