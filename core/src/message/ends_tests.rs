@@ -590,6 +590,41 @@ fn a_new_link_begins_with_all_credit() {
     }
 }
 
+/// A peer closes its link and connects again before the other side looks: all of the earlier link comes first, and its end.
+#[test]
+fn an_earlier_link_ends_before_a_later_one_begins() {
+    for shared_memory in [false, true] {
+        let a = Messenger::new(0, config(shared_memory)).unwrap();
+        let b = Messenger::new(1, config(shared_memory)).unwrap();
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let (events, messages) = (log.clone(), log.clone());
+        let on_peer = move |event| {
+            let text = match event {
+                PeerEvent::Connected(_) => "connected".to_owned(),
+                PeerEvent::Gone(_, why) => why.message().to_owned(),
+            };
+            lock(&events).push(text);
+        };
+        b.on_peer(on_peer).unwrap();
+        b.on(1, move |message| lock(&messages).push(format!("message {}", message.bytes()[0]))).unwrap();
+        let start = Instant::now();
+        for life in 0..2 {
+            let peer = a.connect(b.address(), SOON).unwrap();
+            while lock(&b.core.engine.arrivals).len() <= usize::from(life) {
+                // The service thread answers before it has made the link.
+                assert!(start.elapsed() < SOON, "not in time");
+                std::thread::yield_now();
+            }
+            assert_eq!(peer.send(1, &[life]).unwrap(), Sent::Done);
+            peer.close(SOON).unwrap();
+        }
+        until(&[&b], || lock(&log).len() == 6);
+        let log = lock(&log).clone();
+        let left = "rank 0 was lost: it left";
+        assert_eq!(log, ["connected", "message 0", left, "connected", "message 1", left]);
+    }
+}
+
 /// A link that cannot be watched, at its beginning or when it waits for room, ends its peer with the reason.
 #[test]
 fn a_link_that_cannot_be_watched_ends_the_peer() {

@@ -146,6 +146,18 @@ fn a_full_ring_takes_nothing_and_rings_when_there_is_room() {
     assert_eq!(numbers, (0..=pushed).collect::<Vec<u32>>());
 }
 
+/// The peer rings once for room. A side that takes the ring while it goes to sleep must look again, or it would never be woken.
+#[test]
+fn a_ring_for_room_keeps_a_side_awake() {
+    let (one, two, ..) = pair();
+    let body = body(100);
+    while one.push(head(0, &body), &body).unwrap() {}
+    assert!(!one.arm().unwrap(), "nothing has come");
+    while two.pull(&mut Kept::default()).unwrap() > 0 {}
+    assert!(one.arm().unwrap(), "there is room");
+    assert!(!one.arm().unwrap(), "once");
+}
+
 #[test]
 fn a_refused_frame_stays() {
     let (one, two, ..) = pair();
