@@ -21,7 +21,6 @@ impl Engine {
         let arrivals = std::mem::take(&mut *lock(&self.arrivals));
         let count = arrivals.len();
         for (member, line) in arrivals {
-            self.end_earlier_life(turn, &member);
             if member.end().is_none() {
                 member.arrive();
             }
@@ -35,18 +34,6 @@ impl Engine {
             }
         }
         count
-    }
-
-    /// Ends the peer that `member` was in its earlier life. Its process has closed those links, and all that it sent before has come.
-    fn end_earlier_life(&self, turn: &mut Turn, member: &Arc<Member>) {
-        let is_earlier = |link: &Link| link.member.rank == member.rank && !Arc::ptr_eq(&link.member, member);
-        let tokens: Vec<u64> =
-            turn.links.iter().filter(|(_, link)| is_earlier(link)).map(|(token, _)| token).collect();
-        for token in tokens {
-            let why = Error::new(ErrorKind::PeerLost, "recv", "it has closed its links and connected again");
-            let why = self.last_words(turn, token).unwrap_or(why);
-            self.fail(turn, token, &why);
-        }
     }
 
     /// Takes what one link has brought.

@@ -1,0 +1,196 @@
+//! How peers end: calls that fail, handles that stay, and messengers that are closed.
+
+use super::*;
+
+/// The messages that came before are dispatched, then the news with its reason.
+fn assert_ended(pair: &Pair, messages: u8) {
+    let why = pair.to_b.lost().expect("the peer has ended");
+    assert!(why.kind() == ErrorKind::PeerLost && why.message().contains("damaged on purpose"), "{why}");
+    until(&[&pair.a], || lock(&pair.log).len() > usize::from(messages));
+    let mut log = lock(&pair.log).clone();
+    let gone = log.pop().unwrap();
+    assert!(gone.contains("damaged on purpose"), "{gone}");
+    assert!(log.into_iter().eq((0..messages).map(|n| format!("message {n}"))));
+}
+
+#[test]
+fn a_send_that_fails_ends_the_peer_at_once() {
+    for shared_memory in [false, true] {
+        let pair = pair(shared_memory);
+        (0..3).for_each(|n| assert_eq!(pair.to_a.send(1, &[n]).unwrap(), Sent::Done));
+        pair.b.progress().unwrap();
+        Faults::set(&pair.faults.push);
+        let error = pair.to_b.send(1, b"x").unwrap_err();
+        assert!(error.kind() == ErrorKind::PeerLost && error.message().contains("damaged"), "{error}");
+        assert_ended(&pair, 3);
+        let long = pair.to_b.send_long(1, b"", vec![1], SOON, |_| panic!("it was refused"));
+        assert_eq!(long.unwrap_err().kind(), ErrorKind::PeerLost);
+    }
+}
+
+#[test]
+fn a_long_message_or_a_request_that_fails_ends_the_peer_at_once() {
+    let long = pair(true);
+    Faults::set(&long.faults.push);
+    let sent = long.to_b.send_long(1, b"", vec![1], SOON, |_| panic!("it was refused"));
+    assert_eq!(sent.unwrap_err().kind(), ErrorKind::PeerLost);
+    assert_ended(&long, 0);
+    let read = pair(true);
+    let exposed = read.b.expose(vec![1; 100]).unwrap();
+    Faults::set(&read.faults.push);
+    let asked = read.to_b.read(&exposed.token(), 0, vec![0; 100], SOON, |_| panic!("it was refused"));
+    assert_eq!(asked.unwrap_err().kind(), ErrorKind::PeerLost);
+    assert_ended(&read, 0);
+}
+
+/// Only progress sends here: an answer to a read.
+#[test]
+fn progress_that_cannot_send_ends_the_peer() {
+    let pair = pair(true);
+    let exposed = pair.a.expose(vec![1; 100]).unwrap();
+    let ended = Arc::<Mutex<Option<ErrorKind>>>::default();
+    let outcome = ended.clone();
+    let done = move |read: Result<Vec<u8>>| *lock(&outcome) = read.err().map(|error| error.kind());
+    pair.to_a.read(&exposed.token(), 0, vec![0; 100], SOON, done).unwrap();
+    Faults::set(&pair.faults.push);
+    pair.a.progress().unwrap();
+    assert_ended(&pair, 0);
+    until(&[&pair.b], || *lock(&ended) == Some(ErrorKind::PeerLost));
+}
+
+/// Sends what is left in place of a thread that sleeps, fails, and leaves it to that thread to end the peer.
+#[test]
+fn a_sleeper_ends_a_peer_to_which_another_thread_could_not_send() {
+    let pair = pair(false);
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let start = Instant::now();
+            while pair.to_b.lost().is_none() && start.elapsed() < SOON {
+                pair.a.wait(SOON).unwrap();
+                pair.a.poll().unwrap();
+            }
+        });
+        let start = Instant::now();
+        while !pair.a.core.engine.hub.is_asleep() && start.elapsed() < SOON {
+            std::thread::yield_now();
+        }
+        Faults::set(&pair.faults.push);
+        let line = pair.to_b.member.sender("test").unwrap();
+        pair.to_b.member.tell(line, Operation::Cancel, 0, 7, &[]).unwrap();
+        sleeper.join().unwrap();
+    });
+    assert_ended(&pair, 0);
+}
+
+#[test]
+fn a_link_whose_check_fails_ends_the_peer() {
+    let pair = pair(true);
+    Faults::set(&pair.faults.check);
+    // Looks now, instead of in a second.
+    lock(&pair.a.core.engine.turn).checked = None;
+    until(&[&pair.a], || pair.to_b.lost().is_some());
+    assert_ended(&pair, 0);
+}
+
+/// Handles of peers that are gone keep neither their descriptors nor their places at the listener.
+#[test]
+fn handles_of_ended_peers_keep_nothing_open() {
+    for shared_memory in [false, true] {
+        let (a, kept) =
+            (Messenger::new(0, config(shared_memory)).unwrap(), Arc::<Mutex<Vec<Peer>>>::default());
+        let (queue, gone) = (a.queue(1).unwrap(), Arc::new(AtomicUsize::new(0)));
+        let (peers, count) = (kept.clone(), gone.clone());
+        let on_peer = move |event| match event {
+            PeerEvent::Connected(peer) => lock(&peers).push(peer),
+            PeerEvent::Gone(..) => {
+                count.fetch_add(1, Ordering::AcqRel);
+            }
+        };
+        a.on_peer(on_peer).unwrap();
+        // More lives than one rank may have connections.
+        for life in 1..=12 {
+            let b = Messenger::new(1, config(shared_memory)).unwrap();
+            let exposed = b.expose(SharedMemory::allocate(100).unwrap()).unwrap();
+            b.connect(a.address(), SOON).unwrap().send_within(1, b"hello", SOON).unwrap();
+            until(&[&a, &b], || queue.len() == life);
+            let peer = lock(&kept).last().unwrap().clone();
+            peer.read(&exposed.token(), 0, vec![0; 100], SOON, |bytes| drop(bytes.unwrap())).unwrap();
+            until(&[&a, &b], || lock(&peer.member.sender("test").unwrap().reads).is_empty());
+            if life % 2 == 0 {
+                // Without any progress.
+                peer.close(SOON).unwrap();
+            } else {
+                drop((b, exposed));
+                until(&[&a], || gone.load(Ordering::Acquire) + 1 > life / 2 && peer.lost().is_some());
+            }
+            let line = peer.member.sender("test").unwrap();
+            assert!(line.wire().is_none(), "life {life} keeps its wire");
+            let engine = &a.core.engine;
+            assert!(lock(&engine.turn).links.is_empty() && lock(&engine.members).is_empty());
+            assert_eq!(lock(&line.reads).mappings(), 0);
+        }
+        assert!(queue.len() == 12 && lock(&kept).iter().all(|peer| peer.lost().is_some()));
+    }
+}
+
+/// A callback on the messenger's own thread closes that messenger.
+#[test]
+fn a_callback_may_close_its_own_messenger() {
+    let pair = pair(true);
+    let exposed = pair.b.expose(vec![1; 10]).unwrap();
+    let (holder, runs) = (Arc::<Mutex<Option<Messenger>>>::default(), Arc::new(AtomicUsize::new(0)));
+    let outcomes = Arc::<Mutex<Vec<Option<ErrorKind>>>>::default();
+    let (inner, count, seen) = (holder.clone(), runs.clone(), outcomes.clone());
+    let (peer, token) = (pair.to_b.clone(), exposed.token());
+    let closes = move |_| {
+        let seen = seen.clone();
+        let done = move |read: Result<Vec<u8>>| lock(&seen).push(read.err().map(|error| error.kind()));
+        count.fetch_add(1, Ordering::AcqRel);
+        peer.read(&token, 0, vec![0; 10], SOON, done).unwrap();
+        let messenger = lock(&inner).take().expect("the first message closes the messenger");
+        messenger.close(SOON).unwrap();
+    };
+    pair.a.on(2, closes).unwrap();
+    for _ in 0..3 {
+        assert_eq!(pair.to_a.send(2, b"").unwrap(), Sent::Done);
+    }
+    let mut slot = lock(&holder);
+    pair.a.start_thread().unwrap();
+    *slot = Some(pair.a);
+    drop(slot);
+    let start = Instant::now();
+    while lock(&outcomes).is_empty() {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(start.elapsed() < SOON, "the read has not ended");
+    }
+    until(&[&pair.b], || pair.to_a.lost().is_some());
+    assert!(pair.to_a.lost().unwrap().message().contains("it left"));
+    assert_eq!(*lock(&outcomes), [Some(ErrorKind::Stopped)]);
+    assert_eq!(runs.load(Ordering::Acquire), 1, "no message is dispatched after close");
+}
+
+/// A link that cannot be watched, at its beginning or when it waits for room, ends its peer with the reason.
+#[test]
+fn a_link_that_cannot_be_watched_ends_the_peer() {
+    let reason = |peer: &Peer| peer.lost().unwrap().message().to_owned();
+    let pair = pair(false);
+    let exposed = pair.a.expose(vec![1; 64 << 20]).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap();
+    while pair.a.progress().unwrap() > 0 || pair.faults.lent.load(Ordering::Acquire) == 0 {}
+    Faults::set(&pair.faults.watch);
+    assert!(pair.a.arm().unwrap(), "there is news");
+    assert!(reason(&pair.to_b).contains("cannot watch"), "{}", reason(&pair.to_b));
+    let again = pair.a.connect(pair.b.address(), SOON).unwrap();
+    pair.a.progress().unwrap();
+    assert!(reason(&again).contains("cannot watch"), "{}", reason(&again));
+}
+
+/// A messenger that was closed serves no links, although something still holds its parts.
+#[test]
+fn a_closed_messenger_keeps_no_links() {
+    let pair = pair(true);
+    let engine = pair.a.core.engine.clone();
+    pair.a.close(SOON).unwrap();
+    assert!(lock(&engine.turn).links.is_empty() && lock(&engine.members).is_empty());
+    assert!(pair.to_b.member.sender("test").unwrap().wire().is_none());
+}

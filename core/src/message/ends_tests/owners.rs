@@ -1,0 +1,110 @@
+//! Owners of exposed memory, and completions: they are dropped where no lock is held.
+
+use super::*;
+
+/// Owns memory, and looks when it is dropped whether locks are free that its own sends and reads would take.
+struct Owner {
+    line: Arc<Line>,
+    free: Arc<Mutex<Vec<bool>>>,
+    bytes: Vec<u8>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let Line { reads, serving, offers, .. } = &*self.line;
+        let free = reads.try_lock().is_ok() && serving.try_lock().is_ok() && offers.try_lock().is_ok();
+        lock(&self.free).push(free);
+    }
+}
+
+fn owned(line: &Arc<Line>, free: &Arc<Mutex<Vec<bool>>>, length: usize) -> Memory {
+    let owner = Arc::new(Owner { line: line.clone(), free: free.clone(), bytes: vec![7; length] });
+    let address = NonNull::from(owner.bytes.as_slice()).cast();
+    // SAFETY: the vector is in the owner, which nothing changes, and does not move with it.
+    unsafe { Memory::from_raw(address, length, owner) }
+}
+
+/// Pieces of revoked memory are on their way: progress lets go of the last one, and drops nothing of the user's.
+#[test]
+fn owners_of_memory_are_dropped_in_dispatch() {
+    let pair = pair(false);
+    let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
+    let exposed = pair.a.expose(owned(line, &free, 64 << 20)).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap();
+    // Until a piece fills the connection.
+    for _ in 0..200 {
+        pair.a.progress().unwrap();
+    }
+    drop(exposed);
+    assert_eq!(lock(&free).len(), 0, "pieces are on their way");
+    let start = Instant::now();
+    while !lock(&pair.to_a.member.sender("test").unwrap().reads).is_empty() {
+        pair.a.progress().unwrap();
+        pair.b.poll().unwrap();
+        assert!(start.elapsed() < SOON, "not in time");
+    }
+    assert_eq!(lock(&free).len(), 0, "progress runs no code of the user's");
+    pair.a.dispatch(usize::MAX);
+    assert_eq!(*lock(&free), [true]);
+}
+
+/// Long data that was refused is freed by dispatch, before its completion runs.
+#[test]
+fn owners_of_long_data_are_dropped_in_dispatch() {
+    let pair = pair(true);
+    let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
+    let (ended, freed) = (Arc::<Mutex<Vec<usize>>>::default(), free.clone());
+    let seen = ended.clone();
+    let done = move |outcome: Result<Delivery>| {
+        assert_eq!(outcome.unwrap(), Delivery::Refused);
+        let count = lock(&freed).len();
+        lock(&seen).push(count);
+    };
+    assert_eq!(pair.to_b.send_long(9, b"", owned(line, &free, 10), SOON, done).unwrap(), Sent::Done);
+    let start = Instant::now();
+    while lock(&line.offers).len() > 0 {
+        pair.a.progress().unwrap();
+        pair.b.poll().unwrap();
+        assert!(start.elapsed() < SOON, "not in time");
+    }
+    assert_eq!(lock(&free).len(), 0, "progress runs no code of the user's");
+    assert!(pair.a.core.engine.hub.exposures.has_retired(), "nobody can read it any more");
+    pair.a.dispatch(usize::MAX);
+    assert_eq!((lock(&free).clone(), lock(&ended).clone()), (vec![true], vec![1]));
+}
+
+/// A completion that a read refuses is dropped without locks, and so is one whose peer has ended.
+#[test]
+fn completions_that_are_refused_are_dropped_without_locks() {
+    let pair = pair(true);
+    let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
+    let exposed = pair.b.expose(vec![1; 10]).unwrap();
+    let most = pair.a.core.engine.hub.limits.reads;
+    for _ in 0..most {
+        pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, |_| {}).unwrap();
+    }
+    let owner = Owner { line: line.clone(), free: free.clone(), bytes: Vec::new() };
+    let refused = pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, move |_| drop(owner)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
+    assert_eq!(*lock(&free), [true]);
+    until(&[&pair.a, &pair.b], || lock(&line.reads).is_empty());
+    Faults::set(&pair.faults.push);
+    let owner = Owner { line: line.clone(), free: free.clone(), bytes: Vec::new() };
+    let lost = pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, move |_| drop(owner)).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::PeerLost);
+    assert_eq!(*lock(&free), [true, true]);
+}
+
+/// A long message for which there is no room keeps its memory no longer than the call.
+#[test]
+fn an_offer_that_is_not_sent_exposes_nothing() {
+    let pair = pair(true);
+    let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
+    while pair.to_b.send(1, b"x").unwrap() == Sent::Done {}
+    let sent = pair.to_b.send_long(1, b"", owned(line, &free, 10), SOON, |_| panic!("it was not sent"));
+    assert_eq!(sent.unwrap(), Sent::Retry(Reason::Full));
+    assert_eq!(*lock(&free), [true]);
+    let head = vec![0; pair.to_b.eager_limit() + 1];
+    let error = pair.to_b.send_long(1, &head, vec![1], SOON, |_| panic!("it is too long")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+}
