@@ -178,6 +178,8 @@ fn agree(
 /// The text of a rank that could not read its table.
 fn failure(said: &[u8]) -> WireResult<Option<&str>> {
     let mut reader = Reader::new(said);
-    (reader.bool()?, reader.u64()?);
+    // Its facts.
+    reader.bool()?;
+    reader.u64()?;
     if reader.bool()? { reader.str(MAX_TEXT).map(Some) } else { Ok(None) }
 }
