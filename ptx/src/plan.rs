@@ -10,6 +10,7 @@ mod element;
 mod kernel;
 mod lines;
 mod moves;
+mod multicast;
 mod port;
 mod render;
 mod row_steps;
@@ -22,6 +23,7 @@ mod work;
 
 pub use element::{Element, Reduction};
 pub use kernel::{Block, Kernel, Laps, PacketForm, Rows, Shape, Trace, UNIT_DATA, UNIT_LINES};
+pub use multicast::reduces_by_multicast;
 pub use render::render;
 pub use step::{Base, Move, Number, Operand, Port, PortPut, Share, Signal, Step, Wait};
 pub use work::{unroll, unroll_lines};

@@ -1,7 +1,7 @@
 //! Contradictions in a description.
 
 use super::rows::MAX_ARGS;
-use super::{Base, Kernel, Number, PacketForm, Step};
+use super::{Base, Kernel, Number, PacketForm, Step, multicast};
 use crate::{TemplateError, failure};
 
 impl Kernel {
@@ -11,6 +11,14 @@ impl Kernel {
             let body =
                 if let Step::Loop { body, .. } | Step::Repeat { body, .. } = step { &body[..] } else { &[] };
             std::iter::once(step).chain(body)
+        })
+    }
+
+    /// Whether a step accesses a multicast address.
+    pub(super) fn has_multicast(&self) -> bool {
+        self.steps().any(|step| match step {
+            Step::Move(moved) => moved.sources.iter().chain(&moved.targets).any(|side| side.multicast),
+            _ => false,
         })
     }
 
@@ -160,6 +168,7 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                 if moved.sources.is_empty() || moved.targets.is_empty() {
                     return fail("a move needs a source and a target".to_owned());
                 }
+                multicast::check(kernel, moved)?;
                 let users = |side: &super::Operand| matches!(side.base, Base::Input | Base::Output);
                 if moved.by_rows
                     && (moved.count != Number::Fixed(1)

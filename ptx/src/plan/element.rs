@@ -72,6 +72,18 @@ impl Element {
         }
     }
 
+    /// The name in fragments, which is that of PTX.
+    pub(super) const fn ptx_name(self) -> &'static str {
+        match self {
+            Self::F8E4m3 => "e4m3",
+            Self::F8E5m2 => "e5m2",
+            Self::I8 => "s8",
+            Self::I32 => "s32",
+            Self::I64 => "s64",
+            other => other.name(),
+        }
+    }
+
     /// The lower-case name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -9,7 +9,7 @@ use super::side::{Side, name};
 use super::text::Text;
 use super::turn::{access, elements, results, vectors};
 use super::work::{Turn, Work};
-use super::{Base, Move, Number, PacketForm, lines, row_steps};
+use super::{Base, Move, Number, PacketForm, lines, multicast, row_steps};
 use crate::TemplateError;
 use crate::abi::SPINS_FREE;
 
@@ -24,7 +24,7 @@ pub(super) fn may_give_up(moved: &Move) -> bool {
 pub(super) fn begins_with_loads(text: &Text<'_>, moved: &Move) -> bool {
     !by_lines(text, moved)
         && text.resolve(moved.count) == Number::Fixed(1)
-        && moved.sources.iter().all(|source| source.base == Base::Input)
+        && moved.sources.iter().all(|source| source.base == Base::Input && !source.multicast)
 }
 
 /// Whether the move sends or receives LL128 packets.
@@ -66,12 +66,20 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
         if loops || text.in_turns() {
             clear(text, &work)?;
         }
+        let fences = multicast::needs_fences(moved);
+        if fences {
+            text.include("plan_multimem_fence", &[])?;
+        }
         if work.single {
             one(text, &work)?
         } else {
             many(text, &work)?
         }
-        text.include("plan_label", &[("NAME", &"PAST")])
+        text.include("plan_label", &[("NAME", &"PAST")])?;
+        if fences {
+            text.include("plan_multimem_fence", &[])?;
+        }
+        Ok(())
     })
 }
 

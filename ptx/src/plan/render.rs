@@ -6,16 +6,21 @@ use super::check::check;
 use super::control::{self, Since};
 use super::rows::{Rows, Space};
 use super::text::Text;
-use super::{Kernel, Laps, Number, PacketForm, Step, moves, row_steps};
+use super::{Kernel, Laps, Number, PacketForm, Step, moves, multicast, row_steps};
 use crate::abi::TraceRecord;
-use crate::{Instance, Target, TemplateError};
+use crate::{Instance, Target, TemplateError, failure};
 
 /// Writes the module of a plan's kernel.
 ///
 /// # Errors
-/// A description that contradicts itself, or one that is too large for a kernel: more than 4,096 bytes of parameters.
+/// A description that contradicts itself, or one that is too large for a kernel: more than 4,096 bytes of parameters; multicast
+/// addresses for a target without them, below sm_90 or PTX 8.2.
 pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError> {
     check(kernel)?;
+    if kernel.has_multicast() && !multicast::is_known(target) {
+        let message = format!("multicast addresses need sm_90 and PTX 8.2, not {target:?}");
+        return Err(failure(&kernel.symbol, message));
+    }
     let rows = Rows::of(kernel);
     let counts = kernel.double_scratch || kernel.laps.is_some() || kernel.has_packets();
     let mut text = Text::new(kernel, target, rows.space.loads());

@@ -14,6 +14,7 @@ pub(super) struct Side {
     pub(super) first: String,
     pub(super) rank: String,
     pub(super) register: String,
+    pub(super) multicast: bool,
 }
 
 impl Side {
@@ -30,7 +31,14 @@ impl Side {
             first: text.number(operand.first)?,
             rank,
             register,
+            multicast: operand.multicast,
         })
+    }
+
+    /// Whether some units of the operand may have to be accessed element by element: those of a user's buffer, but for multicast
+    /// addresses, of which the caller says that there are none.
+    pub(super) fn has_elements(&self) -> bool {
+        self.is_users() && !self.multicast
     }
 
     pub(super) fn is_users(&self) -> bool {

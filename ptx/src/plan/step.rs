@@ -148,6 +148,10 @@ pub struct Operand {
     pub first: Number,
     /// The rank that writes these packets, for the abort record; of no meaning otherwise.
     pub rank: Number,
+    /// The address is one of a multicast object: a load gives the reduction of what all its devices hold, by the move's
+    /// reduction ([`reduces_by_multicast`](super::reduces_by_multicast)) and in an order that hardware chooses; a store reaches all
+    /// of them. Of a user's buffer only whole vectors are accessed, so that chunks and buffers must be multiples of 16 bytes.
+    pub multicast: bool,
 }
 
 /// A kind of memory.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::side::{Side, name};
 use super::text::Text;
 use super::work::{Turn, Work};
-use super::{Base, Element, Move, Reduction};
+use super::{Base, Move, Reduction, multicast};
 use crate::TemplateError;
 
 type Done = Result<(), TemplateError>;
@@ -13,7 +13,7 @@ type Done = Result<(), TemplateError>;
 /// Writes a turn that moves vectors.
 pub(super) fn vectors(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
     for (nth, side) in work.sources().filter(|(_, side)| side.base != Base::Packets) {
-        access(text, "plan_load", work, turn, side, &format!("%m_x{nth}_"))?;
+        load(text, work, turn, side, &format!("%m_x{nth}_"))?;
     }
     poll(text, work, turn, "POLL")?;
     results(text, work, turn)
@@ -22,30 +22,43 @@ pub(super) fn vectors(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done 
 /// Writes the reduction of what a turn has loaded, and the stores.
 pub(super) fn results(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
     reduce(text, work.moved, turn.units * work.words(), "%m_x")?;
-    for side in work.targets() {
-        let fragment = if side.base == Base::Packets { "plan_send" } else { "plan_store" };
-        access(text, fragment, work, turn, side, "%m_x0_")?;
+    work.targets().try_for_each(|side| store(text, work, turn, side))
+}
+
+/// Writes the loads of a turn's units of a plain operand.
+fn load(text: &mut Text<'_>, work: &Work<'_>, turn: Turn, side: &Side, words: &str) -> Done {
+    match side.multicast {
+        true => multicast::load(text, work, turn, side, words),
+        false => access(text, "plan_load", work, turn, side, words),
     }
-    Ok(())
+}
+
+/// Writes the stores of a turn's units to an operand.
+fn store(text: &mut Text<'_>, work: &Work<'_>, turn: Turn, side: &Side) -> Done {
+    if side.multicast {
+        return multicast::store(text, work, turn, side, "%m_x0_");
+    }
+    let fragment = if side.base == Base::Packets { "plan_send" } else { "plan_store" };
+    access(text, fragment, work, turn, side, "%m_x0_")
 }
 
 /// Writes a turn of one unit of which a user's buffer has only some elements, or that is not aligned.
 pub(super) fn elements(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
     for (nth, side) in work.sources().filter(|(_, side)| side.base != Base::Packets) {
         let words = format!("%m_x{nth}_");
-        if side.is_users() {
+        if side.has_elements() {
             by_elements(text, "plan_load_elements", work, side, &words)?;
         } else {
-            access(text, "plan_load", work, turn, side, &words)?;
+            load(text, work, turn, side, &words)?;
         }
     }
     poll(text, work, turn, "POLL_ONE")?;
     reduce(text, work.moved, turn.units * work.words(), "%m_x")?;
     for side in work.targets() {
-        match side.base {
-            Base::Packets => access(text, "plan_send", work, turn, side, "%m_x0_")?,
-            Base::Scratch => access(text, "plan_store", work, turn, side, "%m_x0_")?,
-            Base::Input | Base::Output => by_elements(text, "plan_store_elements", work, side, "%m_x0_")?,
+        if side.has_elements() {
+            by_elements(text, "plan_store_elements", work, side, "%m_x0_")?;
+        } else {
+            store(text, work, turn, side)?;
         }
     }
     Ok(())
@@ -53,16 +66,8 @@ pub(super) fn elements(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done
 
 /// The address of a unit, as it stands in a load or store.
 fn at(text: &mut Text<'_>, work: &Work<'_>, side: &Side, unit: u32) -> Result<String, TemplateError> {
-    if work.single {
-        return Ok(format!("{}+{}", side.register, unit * text.kernel.threads * work.step(side)));
-    }
-    let kind = match side.base {
-        Base::Input | Base::Output => "user",
-        Base::Scratch => "scratch",
-        Base::Packets => "packet",
-    };
-    text.include("plan_many_at", &[("AT", &side.register), ("OFFSET", &format!("%m_{kind}{unit}"))])?;
-    Ok("%m_at".to_owned())
+    let (register, offset) = work.place(text, side, unit)?;
+    Ok(if work.single { format!("{register}+{offset}") } else { register })
 }
 
 /// Writes loads or stores of a turn's units.
@@ -157,7 +162,7 @@ pub(super) fn reduce(text: &mut Text<'_>, moved: &Move, words: u32, prefix: &str
         text.include(
             "plan_reduce",
             &[
-                ("TYPE", &type_name(element)),
+                ("TYPE", &element.ptx_name()),
                 ("OP", &operation(reduction)),
                 ("SOURCES", &moved.sources.len()),
                 ("RANKS", &ranks),
@@ -211,17 +216,5 @@ fn operation(reduction: Reduction) -> &'static str {
         Reduction::Min => "min",
         Reduction::Max => "max",
         Reduction::Avg => "avg",
-    }
-}
-
-/// The element's name in fragments, which is that of PTX.
-fn type_name(element: Element) -> &'static str {
-    match element {
-        Element::F8E4m3 => "e4m3",
-        Element::F8E5m2 => "e5m2",
-        Element::I8 => "s8",
-        Element::I32 => "s32",
-        Element::I64 => "s64",
-        other => other.name(),
     }
 }

@@ -68,6 +68,25 @@ impl<'m> Work<'m> {
         self.unit / 4
     }
 
+    /// The address of a unit: a register, and bytes behind it.
+    pub(super) fn place(
+        &self,
+        text: &mut Text<'_>,
+        side: &Side,
+        unit: u32,
+    ) -> Result<(String, u32), TemplateError> {
+        if self.single {
+            return Ok((side.register.clone(), unit * text.kernel.threads * self.step(side)));
+        }
+        let kind = match side.base {
+            Base::Input | Base::Output => "user",
+            Base::Scratch => "scratch",
+            Base::Packets => "packet",
+        };
+        text.include("plan_many_at", &[("AT", &side.register), ("OFFSET", &format!("%m_{kind}{unit}"))])?;
+        Ok(("%m_at".to_owned(), 0))
+    }
+
     /// Bytes from unit to unit of an operand.
     pub(super) fn step(&self, side: &Side) -> u32 {
         if side.base == Base::Packets { 2 * self.unit } else { self.unit }

@@ -11,6 +11,7 @@ mod laps;
 mod lines;
 mod model;
 mod moves;
+mod multicast;
 mod port;
 mod repeats;
 mod rig;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Once;
 
 use aqueduct_ptx::abi::{DeviceStruct, NO_PEER, PlanArgs};
 use aqueduct_ptx::collective::LaunchShape;
@@ -84,7 +85,7 @@ pub(crate) fn address(rank: u32, base: Base) -> Number {
 
 /// Chunks of a rank's buffer.
 pub(crate) fn operand(rank: u32, base: Base, first: u32) -> Operand {
-    Operand { base, address: address(rank, base), first: fixed(first), rank: fixed(rank) }
+    Operand { base, address: address(rank, base), first: fixed(first), rank: fixed(rank), multicast: false }
 }
 
 /// A move without a share.
@@ -170,6 +171,13 @@ pub(crate) fn with_packets(kernel: Kernel, me: u32, chunks: u32) -> Kernel {
 impl World {
     pub(crate) fn new(ranks: usize, capacity: usize, chunks: u64, scratch_chunk: u64) -> Self {
         assert!(scratch_chunk.is_multiple_of(128));
+        // Of no use to kernels without multicast addresses.
+        static MULTICAST: Once = Once::new();
+        MULTICAST.call_once(|| {
+            let config = cuda_soft::Config::from_env().expect("a valid environment");
+            let config = cuda_soft::Config { multicast: true, ..config };
+            cuda_soft::configure(config).expect("nothing has used the device yet");
+        });
         let machine = Machine::new(ranks);
         let scratch = (2 * chunks * scratch_chunk) as usize;
         let memory = (0..ranks).map(|rank| Memory {

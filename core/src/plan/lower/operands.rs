@@ -143,5 +143,5 @@ fn base(buffer: Buffer, form: Form) -> ptx::Base {
 
 fn at(base: ptx::Base, address: u32, first: u32) -> ptx::Operand {
     let rank = Fixed(aqueduct_ptx::abi::NO_PEER);
-    ptx::Operand { base, address: Fixed(address), first: Fixed(first), rank }
+    ptx::Operand { base, address: Fixed(address), first: Fixed(first), rank, multicast: false }
 }

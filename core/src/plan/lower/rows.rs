@@ -163,5 +163,6 @@ fn at(plan: &Plan, rank: u32, operand: &Operand, addresses: &mut Addresses) -> O
     };
     let row = whose * ranks + about;
     let rank = Fixed(aqueduct_ptx::abi::NO_PEER);
-    Some(ptx::Operand { base, address: Fixed(addresses.index(address)), first: Fixed(row), rank })
+    let address = Fixed(addresses.index(address));
+    Some(ptx::Operand { base, address, first: Fixed(row), rank, multicast: false })
 }

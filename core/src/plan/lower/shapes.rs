@@ -174,6 +174,6 @@ fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
 }
 
 fn operand(operand: &mut ptx::Operand, visit: &mut dyn FnMut(&mut Number)) {
-    let ptx::Operand { base: _, address, first, rank } = operand;
+    let ptx::Operand { base: _, address, first, rank, multicast: _ } = operand;
     [address, first, rank].into_iter().for_each(visit);
 }

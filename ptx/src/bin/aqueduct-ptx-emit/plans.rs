@@ -19,7 +19,13 @@ fn at(rank: u32, base: Base, first: u32) -> Operand {
         Base::Scratch => 3,
         Base::Packets => 4,
     };
-    Operand { base, address: fixed(ADDRESSES * rank + place), first: fixed(first), rank: fixed(rank) }
+    Operand {
+        base,
+        address: fixed(ADDRESSES * rank + place),
+        first: fixed(first),
+        rank: fixed(rank),
+        multicast: false,
+    }
 }
 
 fn moved(sources: Vec<Operand>, targets: Vec<Operand>, count: u32, reduction: Option<Reduction>) -> Move {
@@ -199,6 +205,7 @@ fn by_rows(ranks: u32, element: Element, reduces: bool) -> Kernel {
         address: fixed(ranks + words + 2 * rank + u32::from(base == Base::Output)),
         first: fixed(row),
         rank: fixed(rank),
+        multicast: false,
     };
     let share = Some(Share { member: Number::Row(0), of: fixed(8) });
     let part = |sources, targets, reduction| {
