@@ -109,6 +109,8 @@ pub struct Env {
     pub cache: Option<PathBuf>,
     /// `AQUEDUCT_TUNING`, if set.
     pub tuning: Option<PathBuf>,
+    /// `AQUEDUCT_MULTICAST`.
+    pub multicast: bool,
     /// `AQUEDUCT_TIMEOUT`.
     pub timeout: Duration,
     /// `AQUEDUCT_PEER_TIMEOUT`; `None` for never.
@@ -192,6 +194,7 @@ impl Env {
             },
             cache: text("CACHE").map(PathBuf::from),
             tuning: text("TUNING").map(PathBuf::from),
+            multicast: choice("MULTICAST", text("MULTICAST"), &[("0", false), ("1", true)])?,
             timeout: match text("TIMEOUT") {
                 None => Duration::from_secs(60),
                 Some(v) => time(&v).map_err(|_| invalid("TIMEOUT", &v, TIME))?,
@@ -386,6 +389,7 @@ mod tests {
         .unwrap();
         assert_eq!((env.driver, env.timeout), (DriverChoice::Soft, Duration::from_millis(1500)));
         assert_eq!(env.handle, HandlePolicy::Legacy);
+        assert!(!env.multicast && Env::parse(&of(&[("MULTICAST", "1")])).unwrap().multicast);
         assert_eq!((env.rank, env.world_size, env.socket_family), (Some(3), Some(4), SocketFamily::V6));
         assert_eq!(
             (env.log.parts.as_slice(), env.log.exclude),
@@ -411,6 +415,7 @@ mod tests {
             ("MESSAGE_EAGER", "0", "from 1 to 65536"),
             ("MESSAGE_EAGER", "65537", "from 1 to 65536"),
             ("MESSAGE_SHARED_MEMORY", "no", "1 or 0"),
+            ("MULTICAST", "yes", "0 or 1"),
             ("WORLD_SIZE", "0", "from 1 to"),
             ("RANK", "4294967296", "whole number"),
             ("LOG", "loud", "off, error"),

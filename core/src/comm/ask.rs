@@ -1,5 +1,8 @@
 //! Asking for connections, memory and semaphores, and `setup()`, which makes them together with the peers.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use crate::comm::communicator::Communicator;
 use crate::comm::connection::{ConnectItem, Connection};
 use crate::comm::semaphore::{
@@ -8,7 +11,7 @@ use crate::comm::semaphore::{
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::transports::Transports;
-use crate::memory::{self, RecvItem, RegisteredMemory, SendItem};
+use crate::memory::{self, BindingPlace, RecvItem, RegisteredMemory, SendItem, TeamItem, Teammate};
 use crate::setup::key::{Key, Kind, Namespace};
 use crate::setup::mailbox::Post;
 use crate::setup::pending::{Dependency, Pending};
@@ -169,6 +172,22 @@ impl Communicator {
         let connection = Dependency::from(connection);
         let key = self.library_key(Kind::Semaphore, connection_peer(&connection), tag)?;
         self.enqueue_semaphore(connection, key)
+    }
+
+    /// Exchanges promises with `peer`, a member of the same multicast object, under a tag reserved for the library: each keeps what
+    /// it binds until the other drops what it gets here. The rank that has made the object passes its descriptor on.
+    pub(crate) fn join_team_internal(
+        &self,
+        peer: u32,
+        tag: u64,
+        fd: Option<OwnedFd>,
+        place: &Arc<BindingPlace>,
+    ) -> Result<Pending<Arc<Teammate>>> {
+        let key = self.library_key(Kind::Multicast, peer, tag)?;
+        let pending = Pending::new(key);
+        let exchange = self.shared.exchange.clone();
+        self.asked.add(Box::new(TeamItem::new(exchange, key, fd, place.clone(), pending.clone())))?;
+        Ok(pending)
     }
 
     fn enqueue_connection(&self, key: Key, endpoint: EndpointConfig) -> Result<Pending<Connection>> {

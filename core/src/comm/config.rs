@@ -34,6 +34,7 @@ pub struct CommunicatorConfig {
     pub(crate) faults: Option<fault::Plan>,
     pub(crate) cache: Option<PathBuf>,
     pub(crate) tuning: Option<PathBuf>,
+    pub(crate) multicast: bool,
 }
 
 /// A [`Layer`] in a configuration. Two are equal if they are the same object.
@@ -64,6 +65,7 @@ impl Default for CommunicatorConfig {
             faults: None,
             cache: None,
             tuning: None,
+            multicast: false,
         }
     }
 }
@@ -85,6 +87,7 @@ impl CommunicatorConfig {
             faults: env.faults.clone(),
             cache: env.cache.clone(),
             tuning: env.tuning.clone(),
+            multicast: env.multicast,
             ..Self::default()
         })
     }
@@ -109,6 +112,14 @@ impl CommunicatorConfig {
     #[must_use]
     pub fn with_tuning(mut self, file: impl Into<PathBuf>) -> Self {
         self.tuning = Some(file.into());
+        self
+    }
+
+    /// The same with switches of plans on multicast hardware where an executor's settings do not say otherwise; off. **No hardware
+    /// has confirmed it**: see [`ExecutorConfig::with_multicast`](crate::plan::ExecutorConfig::with_multicast).
+    #[must_use]
+    pub fn with_multicast(mut self, multicast: bool) -> Self {
+        self.multicast = multicast;
         self
     }
 

@@ -14,6 +14,7 @@ const PARTS: &[&str] = &[
     "memory",
     "message",
     "net",
+    "plan",
     "proxy",
     "rdma",
     "setup",
@@ -92,7 +93,10 @@ mod tests {
         }
         for (text, named) in [("info,nett", "(nett)"), ("info,^nett,^gpu,^grup", "(nett, grup)")] {
             let warning = of(text).unwrap();
-            assert!(warning.contains(named) && warning.contains("memory, message, net, proxy"), "{warning}");
+            assert!(
+                warning.contains(named) && warning.contains("memory, message, net, plan, proxy"),
+                "{warning}"
+            );
         }
     }
 

@@ -49,6 +49,12 @@ pub const VARIABLES: &[Variable] = &[
         "file of choices that aqueduct tune wrote, the same on all ranks: which sizes go as packets, and by how many blocks",
     ),
     variable(
+        "AQUEDUCT_MULTICAST",
+        "0",
+        "1 puts switches of plans on multicast hardware if all ranks can; no hardware has confirmed it, so do not use it for results \
+         that matter (docs/plans.md)",
+    ),
+    variable(
         "AQUEDUCT_TIMEOUT",
         "60",
         "seconds, or a time such as 500ms or 2m, after which a wait for other ranks gives up",
@@ -153,7 +159,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "AQUEDUCT_SOFT_MULTICAST",
         "0",
-        "1 gives software devices multicast objects, as over NVSwitch; nothing in aqueduct uses them yet",
+        "1 gives software devices multicast objects, as over NVSwitch, which AQUEDUCT_MULTICAST=1 uses",
     ),
     variable(
         "AQUEDUCT_SOFT_LACKS",

@@ -272,6 +272,14 @@ impl Device {
         Ok(can && allows_fabric(self.driver.provenance(), Path::new(IMEX_CHANNELS)))
     }
 
+    /// Whether devices like this one have multicast objects.
+    ///
+    /// # Errors
+    /// As [`Device::can`].
+    pub(crate) fn supports_multicast(&self) -> Result<bool> {
+        self.can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
+    }
+
     /// Whether `cuStreamWriteValue64` works.
     ///
     /// # Errors

@@ -26,6 +26,10 @@ impl HandleTypes {
         Self(u32::try_from(bits).unwrap_or(0))
     }
 
+    pub(super) fn bits(self) -> u64 {
+        self.0.into()
+    }
+
     pub(super) fn of(raw: CUmemAllocationHandleType) -> Self {
         Self(raw.0)
     }

@@ -56,6 +56,16 @@ impl PhysicalAllocation {
         Ok(Self { raw, size, context: context.clone() })
     }
 
+    /// A handle of `size` bytes that the driver has just made.
+    pub(super) fn of_handle(context: &Context, raw: CUmemGenericAllocationHandle, size: usize) -> Self {
+        Self { raw, size, context: context.clone() }
+    }
+
+    /// The driver's handle, valid while `self` lives.
+    pub(super) fn raw(&self) -> CUmemGenericAllocationHandle {
+        self.raw
+    }
+
     /// The allocation mapped at `ptr`, by whomever in this process, of which `size` bytes are mapped there.
     fn of_address(context: &Context, ptr: CUdeviceptr, size: usize) -> Result<Self> {
         let mut raw = 0;

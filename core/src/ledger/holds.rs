@@ -16,6 +16,9 @@ pub(crate) enum HoldId {
     Token(u64),
     /// Memory that a peer writes by message, by the number of the grant.
     Region(u64),
+    /// Memory that is bound to a multicast object, by the number of the binding: kernels of peers access it until they have given
+    /// it back.
+    Binding(u64),
 }
 
 impl HoldId {
@@ -27,6 +30,7 @@ impl HoldId {
             Self::Memory(id) => w.u8(1).u64(*id),
             Self::Token(slot) => w.u8(2).u64(*slot),
             Self::Region(number) => w.u8(3).u64(*number),
+            Self::Binding(number) => w.u8(4).u64(*number),
         };
     }
 
@@ -35,6 +39,7 @@ impl HoldId {
             1 => Ok(Self::Memory(r.u64()?)),
             2 => Ok(Self::Token(r.u64()?)),
             3 => Ok(Self::Region(r.u64()?)),
+            4 => Ok(Self::Binding(r.u64()?)),
             _ => Err(WireError::Invalid { what: "kind of release" }),
         }
     }
@@ -162,7 +167,7 @@ mod tests {
 
     #[test]
     fn releases_round_trip() {
-        for id in [HoldId::Memory(u64::MAX), HoldId::Token(3), HoldId::Region(8)] {
+        for id in [HoldId::Memory(u64::MAX), HoldId::Token(3), HoldId::Region(8), HoldId::Binding(5)] {
             let release = Release { id, count: 9 };
             assert_eq!(Release::decode(&release.encode()), Ok(release));
         }

@@ -16,6 +16,7 @@ mod registered;
 pub(crate) mod registry;
 mod remote;
 pub(crate) mod rights;
+mod teams;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transports;
@@ -33,3 +34,4 @@ pub(crate) use register::{register_buffer, register_host, register_raw};
 pub use registered::RegisteredMemory;
 pub(crate) use remote::Remote;
 pub use rights::{Registration, Rights};
+pub(crate) use teams::{BindingPlace, TeamItem, Teammate};

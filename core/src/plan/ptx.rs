@@ -4,7 +4,7 @@ use aqueduct_ptx::{Target, plan};
 
 use super::check;
 use super::ir::{Plan, Reduction};
-use super::lower::{Averages, lower};
+use super::lower::{Averages, Ways, lower};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The PTX of `rank`'s kernel for elements of a type, with `reduction` in place of the plan's own if there is one, as an
@@ -34,9 +34,10 @@ pub fn ptx(
         let message = format!("compute capability {}.{}: kernels need 7.0 or a later one", sm / 10, sm % 10);
         Error::new(ErrorKind::Unsupported, op, message)
     })?;
-    let lowered = lower(plan, rank, element, reduction, &Averages::of(plan), None)?.ok_or_else(|| {
-        refused(format!("rank {rank} has no operation, and so no kernel; it only takes part"))
-    })?;
+    let lowered =
+        lower(plan, rank, element, reduction, &Averages::of(plan), Ways::default())?.ok_or_else(|| {
+            refused(format!("rank {rank} has no operation, and so no kernel; it only takes part"))
+        })?;
     Ok(plan::render(&lowered.kernel, target).map_err(|error| refused(error.to_string()))?.text)
 }
 

@@ -12,6 +12,7 @@ pub(crate) enum Kind {
     MemorySend,
     MemoryRecv,
     Semaphore,
+    Multicast,
 }
 
 impl Kind {
@@ -30,6 +31,7 @@ impl Kind {
             Self::MemorySend => 2,
             Self::MemoryRecv => 3,
             Self::Semaphore => 4,
+            Self::Multicast => 5,
         }
     }
 
@@ -39,6 +41,7 @@ impl Kind {
             2 => Ok(Self::MemorySend),
             3 => Ok(Self::MemoryRecv),
             4 => Ok(Self::Semaphore),
+            5 => Ok(Self::Multicast),
             _ => Err(WireError::Invalid { what: "kind of setup item" }),
         }
     }
@@ -50,6 +53,7 @@ impl Kind {
             Self::MemorySend => "send_memory",
             Self::MemoryRecv => "recv_memory",
             Self::Semaphore => "build_semaphore",
+            Self::Multicast => "exchange of a multicast object",
         }
     }
 }
@@ -148,7 +152,7 @@ mod tests {
 
     #[test]
     fn exactly_one_end_leads_and_tags_of_users_and_of_the_library_differ() {
-        for kind in [Kind::Connection, Kind::MemorySend, Kind::MemoryRecv, Kind::Semaphore] {
+        for kind in [Kind::Connection, Kind::MemorySend, Kind::MemoryRecv, Kind::Semaphore, Kind::Multicast] {
             for (rank, peer) in [(0, 1), (1, 0), (2, 2)] {
                 let key = Key::user(kind, peer, 3);
                 if !key.is_own_peer(rank) {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::side::Side;
 use super::text::Text;
 use super::work::{Turn, Work};
-use super::{Base, Element, Kernel, Move, Reduction};
+use super::{Base, Element, Kernel, Move, PacketForm, Reduction};
 use crate::{Target, TemplateError, failure};
 
 type Done = Result<(), TemplateError>;
@@ -30,9 +30,12 @@ pub(super) fn is_known(target: Target) -> bool {
 /// Returns an error if a move asks for an access to a multicast address that there is not.
 pub(super) fn check(kernel: &Kernel, moved: &Move) -> Done {
     let fail = |message: &str| Err(failure(&kernel.symbol, message.to_owned()));
-    let mut sides = moved.sources.iter().chain(&moved.targets);
-    if moved.by_rows && sides.any(|side| side.multicast) {
+    let sides = || moved.sources.iter().chain(&moved.targets);
+    if moved.by_rows && sides().any(|side| side.multicast) {
         return fail("a move by rows has no multicast addresses");
+    }
+    if kernel.packets == PacketForm::Ll128 && sides().any(|side| side.multicast) {
+        return fail("a kernel with LL128 packets has no multicast addresses");
     }
     for source in moved.sources.iter().filter(|source| source.multicast) {
         if source.base == Base::Packets {

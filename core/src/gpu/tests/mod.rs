@@ -23,4 +23,6 @@ fn markers() {
     send_sync::<vmm::PhysicalAllocation>();
     send_sync::<vmm::Mapping>();
     send_sync::<ipc::LegacyMapping>();
+    send_sync::<multicast::MulticastObject>();
+    send_sync::<multicast::MulticastBinding>();
 }

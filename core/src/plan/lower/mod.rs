@@ -12,6 +12,8 @@ mod repeats;
 mod rows;
 mod shapes;
 mod steps;
+mod teams;
+mod ways;
 
 use aqueduct_ptx::plan as ptx;
 
@@ -19,10 +21,13 @@ pub(super) use averages::Averages;
 pub(super) use control::Control;
 use operands::Addresses;
 pub(super) use operands::{Address, Store};
+pub(super) use teams::{Team, teams};
+pub(super) use ways::Ways;
 
 use super::{check, collective, ir, position};
 use crate::error::Result;
 use ir::{Plan, Reduction};
+use steps::Reductions;
 
 /// One rank's kernel, and what its parameters are.
 #[derive(Clone, Debug)]
@@ -34,7 +39,7 @@ pub(super) struct Lowered {
 }
 
 /// Describes `rank`'s kernel for elements of a type, with `reduction` in place of the plan's own if there is one. A rank without
-/// operations has none. With `records` it notes the time of every operation, so many times in each block.
+/// operations has none.
 ///
 /// # Errors
 /// [`ErrorKind::Plan`] for what kernels cannot do: the message names the operation.
@@ -44,15 +49,16 @@ pub(super) fn lower(
     element: ptx::Element,
     reduction: Option<Reduction>,
     averages: &Averages<'_>,
-    records: Option<u32>,
+    ways: Ways<'_>,
 ) -> Result<Option<Lowered>> {
+    let records = ways.records;
     let rank_plan = &plan.ranks[rank as usize];
     let control = Control::of(plan, rank_plan)?;
     let mut addresses = Addresses::default();
     let rows = plan.settings.variable_chunks.then(|| rows::of_rank(plan, rank, &control, &mut addresses));
     let rows = rows.transpose()?;
-    let reductions = (reduction, averages);
-    let mut blocks = steps::of_rank(plan, rank, &control, reductions, &mut addresses, records.is_some())?;
+    let reductions = Reductions { element, reduction, averages };
+    let mut blocks = steps::of_rank(plan, rank, &control, reductions, &mut addresses, ways)?;
     let laps = steps::laps(plan, rank, &control, &mut addresses)?;
     if blocks.is_empty() {
         // Its scratch has to be cleared before 32 bits of flags start over, and only a kernel does that.
@@ -94,11 +100,16 @@ mod tests {
     use super::*;
     use crate::plan::{Kind, samples};
 
+    fn records(records: Option<u32>) -> Ways<'static> {
+        Ways { records, ..Ways::default() }
+    }
+
     #[test]
     fn ranks_without_operations_have_no_kernel() {
         let mut plan = samples::two_shot(2);
         plan.collective.kind = Kind::Custom("one-sided".into());
-        let lowered = |plan: &Plan| lower(plan, 1, ptx::Element::I32, None, &Averages::of(plan), None);
+        let lowered =
+            |plan: &Plan| lower(plan, 1, ptx::Element::I32, None, &Averages::of(plan), Ways::default());
         assert!(lowered(&plan).unwrap().is_some());
         plan.ranks[1].blocks.clear();
         assert!(lowered(&plan).unwrap().is_none());
@@ -130,8 +141,9 @@ mod tests {
         for plan in samples::all() {
             for rank in 0..u32::try_from(plan.ranks.len()).unwrap() {
                 let averages = Averages::of(&plan);
-                let lowered = |records| {
-                    lower(&plan, rank, ptx::Element::F32, None, &averages, records).unwrap().unwrap()
+                let lowered = |number| {
+                    let ways = records(number);
+                    lower(&plan, rank, ptx::Element::F32, None, &averages, ways).unwrap().unwrap()
                 };
                 let (plain, mut traced) = (lowered(None), lowered(Some(64)));
                 let of_marks = text(&traced.kernel);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
 
-use super::ir::{Buffer, Form, Operand, Place, RankPlan, Share};
+use super::ir::{Buffer, Form, Operand, Place, RankPlan, Share, Switch};
 
 /// A block's part of a range.
 pub(super) fn shared(Share { member, of }: Share) -> ptx::Share {
@@ -40,10 +40,12 @@ pub(in crate::plan) enum Address {
     Trace,
     /// Not an address but an offset: where a rank's buffer begins in the memory that holds it.
     Offset(u32, ptx::Base),
+    /// The memory of all members of a [`Team`](super::Team), by its number.
+    Multicast(u32, ptx::Base),
 }
 
 /// Memory that a proxy knows by one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::plan) enum Store {
     /// A rank's memory for the plan: scratch and packets.
     Arena,
@@ -108,6 +110,18 @@ pub(super) fn expanded(
             members.into_iter().map(|member| at(member, switch.buffer)).collect()
         }
     }
+}
+
+/// The operand at the multicast address of a switch's members, the team `number`.
+pub(super) fn by_multicast(
+    number: u32,
+    switch: &Switch,
+    operand: &Operand,
+    addresses: &mut Addresses,
+) -> ptx::Operand {
+    let base = base(switch.buffer, operand.form);
+    let address = addresses.index(Address::Multicast(number, base));
+    ptx::Operand { multicast: true, ..at(base, address, operand.first) }
 }
 
 fn one(whose: u32, buffer: Buffer, operand: &Operand, addresses: &mut Addresses) -> ptx::Operand {

@@ -12,29 +12,40 @@ use super::ir::{
     RankPlan, Reduction,
 };
 use super::mark::number;
-use super::operands::{Address, Addresses, Store, expanded, in_store, shared};
+use super::operands::{Address, Addresses, Store, by_multicast, expanded, in_store, shared};
 use super::position::Position;
 use super::refusal::refused;
 use super::rows;
+use super::teams::Team;
+use super::ways::Ways;
 use crate::error::Result;
 
 /// Slices of loops are cut at multiples of this many bytes.
 const VECTOR: u64 = 16;
+
+/// How a kernel reduces.
+#[derive(Clone, Copy)]
+pub(super) struct Reductions<'p, 'a> {
+    pub(super) element: ptx::Element,
+    /// In place of the plan's own.
+    pub(super) reduction: Option<Reduction>,
+    pub(super) averages: &'a Averages<'p>,
+}
 
 /// The steps of every block of a rank.
 pub(super) fn of_rank(
     plan: &Plan,
     rank: u32,
     control: &Control,
-    (reduction, averages): (Option<Reduction>, &Averages<'_>),
+    reductions: Reductions<'_, '_>,
     addresses: &mut Addresses,
-    marks: bool,
+    ways: Ways<'_>,
 ) -> Result<Vec<Vec<ptx::Step>>> {
     let rank_plan = &plan.ranks[rank as usize];
     single_users(rank, rank_plan)?;
     let (controls, ends) = (BTreeMap::new(), other_ends(plan, rank));
     let mut translator =
-        Translator { plan, rank, rank_plan, control, reduction, averages, addresses, marks, controls, ends };
+        Translator { plan, rank, rank_plan, control, reductions, addresses, ways, controls, ends };
     let blocks = rank_plan.blocks.iter().zip(0..);
     blocks
         .map(|(block, index)| {
@@ -49,11 +60,9 @@ struct Translator<'p, 'a> {
     rank: u32,
     rank_plan: &'p RankPlan,
     control: &'p Control,
-    reduction: Option<Reduction>,
-    averages: &'a Averages<'p>,
+    reductions: Reductions<'p, 'a>,
     addresses: &'a mut Addresses,
-    /// A mark stands before every operation.
-    marks: bool,
+    ways: Ways<'a>,
     /// The control areas of peers so far: each takes a walk over all of a peer's operations.
     controls: BTreeMap<u32, Control>,
     /// The peer and its end of each memory channel.
@@ -75,7 +84,7 @@ impl Translator<'_, '_> {
     ) -> Result<Vec<ptx::Step>> {
         let mut steps = Vec::new();
         for (index, operation) in ops.iter().enumerate() {
-            if self.marks && !matches!(operation.op, Op::Loop(_)) {
+            if self.ways.records.is_some() && !matches!(operation.op, Op::Loop(_)) {
                 let number = within.map_or_else(|| number(index, None), |op| number(op, Some(index)));
                 steps.push(ptx::Step::Mark { number });
             }
@@ -142,7 +151,8 @@ impl Translator<'_, '_> {
                 }
                 let mut step = self.moved(moved);
                 if step.reduction == Some(ptx::Reduction::Avg) {
-                    step.reduction = Some(self.averages.reduction(position, step.sources.len())?);
+                    let sources = moved.sources.iter().map(|source| self.members(source)).sum();
+                    step.reduction = Some(self.reductions.averages.reduction(position, sources)?);
                 }
                 ptx::Step::Move(step)
             }
@@ -201,21 +211,56 @@ impl Translator<'_, '_> {
     }
 
     fn moved(&mut self, moved: &Move) -> ptx::Move {
-        let mut all = |operands: &[Operand]| -> Vec<ptx::Operand> {
-            let each = operands.iter();
-            each.flat_map(|operand| expanded(self.rank, self.rank_plan, operand, self.addresses)).collect()
-        };
-        let (sources, targets) = (all(&moved.sources), all(&moved.targets));
         let reduction = self.reduced(moved);
+        let loads = |source: &Operand| {
+            let element = self.reductions.element;
+            let reduces = reduction.is_some_and(|reduction| ptx::reduces_by_multicast(element, reduction));
+            self.team(source).filter(|_| reduces && source.form == Form::Plain)
+        };
+        let by_multicast: Vec<_> = moved.sources.iter().map(loads).collect();
+        let stores: Vec<_> = moved.targets.iter().map(|target| self.team(target)).collect();
+        let sources = self.sides(&moved.sources, &by_multicast);
+        let targets = self.sides(&moved.targets, &stores);
         // A switch of one rank reduces nothing.
-        let reduction = reduction.filter(|_| sources.len() > 1);
+        let reduction = reduction.filter(|_| sources.len() > 1 || sources.iter().any(|side| side.multicast));
         let share = moved.share.map(shared);
         ptx::Move { sources, targets, count: Fixed(moved.count), reduction, share, by_rows: false }
     }
 
+    /// Operands of a kernel for those of a move, each with the number of its team if it is accessed by a multicast address.
+    fn sides(&mut self, operands: &[Operand], teams: &[Option<u32>]) -> Vec<ptx::Operand> {
+        let mut sides = Vec::new();
+        for (operand, team) in operands.iter().zip(teams) {
+            match (operand.place, team) {
+                (Place::Switch(index), Some(number)) => {
+                    let switch = &self.rank_plan.switches[index as usize];
+                    sides.push(by_multicast(*number, switch, operand, self.addresses));
+                }
+                _ => sides.extend(expanded(self.rank, self.rank_plan, operand, self.addresses)),
+            }
+        }
+        sides
+    }
+
+    /// The team whose multicast address reaches an operand, if there is one.
+    fn team(&self, operand: &Operand) -> Option<u32> {
+        let Place::Switch(index) = operand.place else { return None };
+        let team = Team::of(self.plan, &self.rank_plan.switches[index as usize])?;
+        let number = self.ways.teams.binary_search(&team).ok()?;
+        u32::try_from(number).ok()
+    }
+
+    /// The ranks whose data an operand has.
+    fn members(&self, operand: &Operand) -> usize {
+        match operand.place {
+            Place::Switch(index) => self.rank_plan.switches[index as usize].ranks.len(),
+            Place::Local(_) | Place::Remote { .. } => 1,
+        }
+    }
+
     /// How a move reduces in this kernel.
     fn reduced(&self, moved: &Move) -> Option<ptx::Reduction> {
-        moved.reduction.map(|own| kind(self.reduction.unwrap_or(own)))
+        moved.reduction.map(|own| kind(self.reductions.reduction.unwrap_or(own)))
     }
 }
 

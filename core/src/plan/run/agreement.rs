@@ -20,6 +20,8 @@ const MOST_TEXT: usize = 1024;
 pub(super) struct Agreed {
     /// The least limit of scratch of all ranks, in bytes.
     pub(super) scratch_bytes: u64,
+    /// The granularity of multicast objects, if all ranks ask for them and can have them.
+    pub(super) multicast: Option<u64>,
 }
 
 /// A rank's word: how far it came, and the settings that must be equal.
@@ -29,6 +31,8 @@ enum Said {
         digest: [u8; 32],
         max_bytes: u64,
         scratch_bytes: u64,
+        /// Granularity of multicast objects; 0 without.
+        multicast: u64,
     },
     /// With a later step.
     Done,
@@ -41,6 +45,7 @@ pub(super) fn agree<T>(
     plan: &Plan,
     config: &ExecutorConfig,
     mine: Result<T>,
+    multicast: Option<u64>,
     deadline: Deadline,
 ) -> Result<(T, Agreed)> {
     let said = match &mine {
@@ -48,13 +53,20 @@ pub(super) fn agree<T>(
             digest: digest(plan, config),
             max_bytes: config.max_bytes.unwrap_or(u64::MAX),
             scratch_bytes: comm.config().scratch_bytes as u64,
+            multicast: multicast.unwrap_or(0),
         },
         Err(error) => Said::failed(error),
     };
     let (mine, all) = meet(comm, OP, &said, mine, deadline)?;
-    let mut agreed = Agreed { scratch_bytes: u64::MAX };
+    let mut agreed = Agreed { scratch_bytes: u64::MAX, multicast };
     for (rank, theirs) in (0..).zip(&all) {
         agreed.scratch_bytes = agreed.scratch_bytes.min(compare(OP, rank, &said, theirs)?);
+        let Said::Ready { multicast: theirs, .. } = theirs else { continue };
+        if *theirs == 0 && agreed.multicast.is_some() {
+            log::warn!("{}: switches go without multicast, which rank {rank} does not offer", plan.name);
+        }
+        // Granularities are powers of two: the largest is a multiple of all.
+        agreed.multicast = agreed.multicast.map(|mine| mine.max(*theirs)).filter(|_| *theirs != 0);
     }
     Ok((mine, agreed))
 }
@@ -71,6 +83,29 @@ pub(super) fn all_done<T>(
     let (mine, all) = meet(comm, op, &said, mine, deadline)?;
     (0..).zip(&all).try_for_each(|(rank, theirs)| compare(op, rank, &said, theirs).map(drop))?;
     Ok(mine)
+}
+
+/// Meets all ranks after a step that any of them may fail at without harm. Returns `None` if one has, with a line in the log, and
+/// an error only where the ranks did not meet.
+pub(super) fn all_can<T>(
+    comm: &Communicator,
+    op: &'static str,
+    mine: Result<T>,
+    deadline: Deadline,
+) -> Result<Option<T>> {
+    let said = mine.as_ref().map_or_else(Said::failed, |_| Said::Done);
+    let (_, all) = meet(comm, op, &said, Ok(()), deadline)?;
+    for (rank, theirs) in (0..).zip(&all) {
+        match theirs {
+            Said::Done => {}
+            Said::Failed(why) => {
+                log::warn!("switches go without multicast, which rank {rank} cannot have: {why}");
+                return Ok(None);
+            }
+            Said::Ready { .. } => return Err(called_something_else(op, rank)),
+        }
+    }
+    mine.map(Some)
 }
 
 /// This rank's own error, or what all ranks say.
@@ -111,7 +146,7 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<u6
         }
         (
             Said::Ready { digest: my_digest, max_bytes: my_max, .. },
-            Said::Ready { digest, max_bytes, scratch_bytes },
+            Said::Ready { digest, max_bytes, scratch_bytes, .. },
         ) => match () {
             () if digest != my_digest => differs("another plan or other variants"),
             () if max_bytes != my_max => differs("another largest message"),
@@ -159,8 +194,8 @@ impl Said {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Ready { digest, max_bytes, scratch_bytes } => {
-                w.u8(1).raw(digest).u64(*max_bytes).u64(*scratch_bytes);
+            Self::Ready { digest, max_bytes, scratch_bytes, multicast } => {
+                w.u8(1).raw(digest).u64(*max_bytes).u64(*scratch_bytes).u64(*multicast);
             }
             Self::Done => {
                 w.u8(2);
@@ -176,7 +211,12 @@ impl Said {
         let mut r = Reader::new(bytes);
         let said = match r.u8()? {
             0 => Self::Failed(r.str(MOST_TEXT)?.to_owned()),
-            1 => Self::Ready { digest: r.array()?, max_bytes: r.u64()?, scratch_bytes: r.u64()? },
+            1 => Self::Ready {
+                digest: r.array()?,
+                max_bytes: r.u64()?,
+                scratch_bytes: r.u64()?,
+                multicast: r.u64()?,
+            },
             2 => Self::Done,
             _ => return Err(WireError::Invalid { what: "word of a rank" }),
         };
@@ -192,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_said_arrives() {
         for said in [
-            Said::Ready { digest: [7; 32], max_bytes: 3, scratch_bytes: 9 },
+            Said::Ready { digest: [7; 32], max_bytes: 3, scratch_bytes: 9, multicast: 1 << 21 },
             Said::Failed("no memory".to_owned()),
             Said::Done,
         ] {
@@ -204,9 +244,11 @@ mod tests {
 
     #[test]
     fn differences_are_named() {
-        let mine = Said::Ready { digest: [1; 32], max_bytes: 3, scratch_bytes: 9 };
-        let other =
-            |digest, max_bytes| compare(OP, 1, &mine, &Said::Ready { digest, max_bytes, scratch_bytes: 5 });
+        let mine = Said::Ready { digest: [1; 32], max_bytes: 3, scratch_bytes: 9, multicast: 0 };
+        let other = |digest, max_bytes| {
+            let theirs = Said::Ready { digest, max_bytes, scratch_bytes: 5, multicast: 0 };
+            compare(OP, 1, &mine, &theirs)
+        };
         assert_eq!(other([1; 32], 3).unwrap(), 5);
         assert!(other([2; 32], 3).unwrap_err().to_string().contains("another plan"));
         assert!(other([1; 32], 4).unwrap_err().to_string().contains("largest message"));

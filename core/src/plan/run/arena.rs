@@ -13,6 +13,7 @@ use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::GpuBuffer;
+use crate::gpu::vmm::PhysicalAllocation;
 
 const OP: &str = "Executor::prepare";
 /// Parts of an arena begin at multiples of this.
@@ -38,20 +39,33 @@ impl Parts {
         }
     }
 
-    /// The arena of `rank`, with chunks of scratch apart by `distance`.
-    pub(super) fn of(plan: &Plan, rank: &RankPlan, distance: u64) -> Result<Self> {
+    /// The arena of each rank, with chunks of scratch apart by `distance`. For multicast of this granularity, scratch begins at the
+    /// same offset in all arenas, and all are equally long.
+    pub(super) fn of_all(plan: &Plan, distance: u64, multicast: Option<u64>) -> Result<Vec<Self>> {
+        let control = |rank: &RankPlan| Ok(u64::from(Control::of(plan, rank)?.bytes));
+        let mut controls = plan.ranks.iter().map(control).collect::<Result<Vec<_>>>()?;
+        if multicast.is_some() {
+            let most = controls.iter().copied().max().unwrap_or(0);
+            controls.fill(most);
+        }
+        let granularity = multicast.unwrap_or(1);
+        controls.into_iter().map(|control| Self::of(plan, control, distance, granularity)).collect()
+    }
+
+    fn of(plan: &Plan, control: u64, distance: u64, granularity: u64) -> Result<Self> {
         let too_long = || super::sizes::refused("a rank's scratch exceeds the address space".to_owned());
         // The same at all ranks: a kernel adds its own to the addresses of peers.
         let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
         let half = u64::from(most).checked_mul(distance).ok_or_else(too_long)?;
         let halves = if plan.settings.double_scratch { 2 } else { 1 };
         let uses = Uses::of(plan);
-        let scratch = u64::from(Control::of(plan, rank)?.bytes).next_multiple_of(LINE);
+        let scratch = control.next_multiple_of(LINE);
         let plain = if uses.plain { half.checked_mul(halves) } else { Some(0) };
         let packets = plain.and_then(|plain| scratch.checked_add(plain)).ok_or_else(too_long)?;
         let chunk = if uses.packets { packets_of(plan, distance) } else { Some(0) };
         let form = chunk.and_then(|chunk| chunk.checked_mul(u64::from(most))?.checked_mul(halves));
-        let bytes = form.and_then(|form| packets.checked_add(form)).ok_or_else(too_long)?;
+        let bytes = form.and_then(|form| packets.checked_add(form)?.checked_next_multiple_of(granularity));
+        let bytes = bytes.ok_or_else(too_long)?;
         Ok(Self { scratch, packets, bytes, half: if halves == 2 { half } else { 0 } })
     }
 }
@@ -267,6 +281,11 @@ impl Arena {
             self.peers.iter().find(|(peer, _)| *peer == rank)?.1.ptr()
         };
         Some(base + offset)
+    }
+
+    /// The arena's memory and its bytes, if it can be bound to a multicast object.
+    pub(super) fn memory(&self) -> Option<(&Arc<PhysicalAllocation>, u64)> {
+        Some((self.buffer.allocation()?, self.parts[self.rank as usize].bytes))
     }
 
     /// Where a part of a rank's arena begins in it.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use super::arena::partners;
 use super::ir::Plan;
 use super::lower::{Address, Store};
+use super::multicast::Joined;
 use super::ports::{Handles, Memories};
 use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
 use crate::error::Result;
+use crate::gpu::vmm::PhysicalAllocation;
 use crate::gpu::{DeviceSlice, GpuBuffer};
 
 /// An input and an output that every rank has shown its peers: see
@@ -27,6 +29,8 @@ pub(super) struct Shown {
     peers: Vec<(u32, RegisteredMemory, RegisteredMemory)>,
     /// Of a plan with port channels.
     pub(super) handles: Option<Arc<Handles>>,
+    /// Of a plan with switches over them that are on multicast.
+    pub(super) multicast: Option<Joined>,
     /// Number of the executor whose peers have them.
     pub(super) executor: u64,
 }
@@ -47,6 +51,11 @@ impl Shown {
             memories.add(Some(*peer), Store::Input, input)?;
             memories.add(Some(*peer), Store::Output, output)
         })
+    }
+
+    /// The memory of this rank's input and output, as far as it can be bound to multicast objects.
+    pub(super) fn memory(&self) -> [Option<&Arc<PhysicalAllocation>>; 2] {
+        self.mine.each_ref().map(|memory| memory.buffer()?.allocation())
     }
 
     /// The address of a peer's buffer, and its bytes; `None` for one in an arena.
@@ -90,6 +99,6 @@ impl PendingBuffers {
             Ok((peer, input.get()?, output.get()?))
         };
         let peers = peers.into_iter().map(get).collect::<Result<_>>()?;
-        Ok(Shown { input, output, mine, peers, handles: None, executor })
+        Ok(Shown { input, output, mine, peers, handles: None, multicast: None, executor })
     }
 }

@@ -10,7 +10,7 @@ use super::arena::{Uses, neighbours};
 use super::check;
 use super::config::ExecutorConfig;
 use super::ir::{Move, Op, Plan, Protocol, RankPlan, Reduction, Settings};
-use super::lower::{Address, Averages, Control, Lowered, lower};
+use super::lower::{Address, Averages, Control, Lowered, Team, Ways, lower};
 use super::sizes::{Chunks, VECTOR, divisor, refused};
 use crate::channel::load_plan;
 use crate::comm::Communicator;
@@ -90,10 +90,11 @@ impl Kernel {
 }
 
 /// The most blocks of these kernels, and how many of each the device runs at once: of the one with the largest blocks.
-pub(super) fn demand(kernels: &Kernels) -> Result<(u32, u32)> {
+pub(super) fn demand(compiled: &Compiled) -> Result<(u32, u32)> {
     let mut demand = (0, u32::MAX);
+    let kernels = compiled.kernels.values().chain(compiled.multicast.values()).flatten();
     for Launch { function, config } in
-        kernels.values().flatten().flat_map(|kernel| std::iter::once(&kernel.all).chain(&kernel.few))
+        kernels.flat_map(|kernel| std::iter::once(&kernel.all).chain(&kernel.few))
     {
         let capacity = function.max_resident_blocks(config.block[0], config.shared_bytes)?;
         demand = (demand.0.max(config.grid[0]), demand.1.min(capacity));
@@ -107,12 +108,22 @@ pub(super) const ANY: Variant = (Element::U8, None);
 /// This rank's kernels by variant: none for a rank without operations.
 pub(super) type Kernels = HashMap<Variant, Option<Kernel>>;
 
-/// This rank's kernels, and the layout of its control area.
+/// This rank's kernels.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) control: Control,
+    pub(super) kernels: Kernels,
+    /// Those that access switches by multicast addresses, for variants that have any.
+    pub(super) multicast: Kernels,
+}
+
+/// This rank's kernels, and the layout of its control area. Those with multicast addresses are made only for the plan's `teams`.
 pub(super) fn compile(
     comm: &Communicator,
     plan: &Plan,
     config: &ExecutorConfig,
-) -> Result<(Control, Kernels)> {
+    teams: &[Team],
+) -> Result<Compiled> {
     if plan.ranks.len() != comm.size() as usize {
         let message =
             format!("the plan is one of {} ranks, the communicator has {}", plan.ranks.len(), comm.size());
@@ -145,13 +156,21 @@ pub(super) fn compile(
     };
     let control = Control::of(plan, &plan.ranks[rank as usize])?;
     let averages = Averages::of(plan);
-    let mut kernels = HashMap::new();
+    let (mut kernels, mut multicast) = (HashMap::new(), HashMap::new());
+    let lowered = |(element, reduction): Variant, teams| {
+        let ways = Ways { records: config.records(), teams };
+        lower(plan, rank, element, reduction, &averages, ways)
+    };
     for variant in wanted {
-        let lowered = lower(plan, rank, variant.0, variant.1, &averages, config.records())?;
-        let kernel = lowered.map(|lowered| kernel(comm, lowered, &plan.ranks[rank as usize])).transpose()?;
-        kernels.insert(variant, kernel);
+        let own = |lowered| kernel(comm, lowered, &plan.ranks[rank as usize]);
+        kernels.insert(variant, lowered(variant, &[])?.map(own).transpose()?);
+        let by_multicast = if teams.is_empty() { None } else { lowered(variant, teams)? };
+        let differs = |address: &Address| matches!(address, Address::Multicast(..));
+        if let Some(by_multicast) = by_multicast.filter(|lowered| lowered.addresses.iter().any(differs)) {
+            multicast.insert(variant, Some(own(by_multicast)?));
+        }
     }
-    Ok((control, kernels))
+    Ok(Compiled { control, kernels, multicast })
 }
 
 /// An error if the plan has LL128 packets, and some path of this rank's may divide their lines.

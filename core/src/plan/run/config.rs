@@ -21,6 +21,7 @@ pub struct ExecutorConfig {
     pub(super) port_transport: Option<Transport>,
     pub(super) trace: bool,
     pub(super) series: Option<Series>,
+    pub(super) multicast: Option<bool>,
 }
 
 impl ExecutorConfig {
@@ -45,6 +46,19 @@ impl ExecutorConfig {
     #[must_use]
     pub fn with_port_transport(mut self, transport: Transport) -> Self {
         self.port_transport = Some(transport);
+        self
+    }
+
+    /// The same with switches on multicast hardware (NVSwitch), or without; by default as
+    /// [`CommunicatorConfig::with_multicast`](crate::comm::CommunicatorConfig::with_multicast) says, which is off. **No hardware has
+    /// confirmed it**: it has run on the software device only.
+    ///
+    /// It is used if all ranks ask for it and all of them can ([`Executor::uses_multicast`](super::Executor::uses_multicast));
+    /// otherwise all reach the members of a switch one by one, and the log says why. Hardware adds in an order of its own: do
+    /// not ask for it where floating-point sums must have the same bits as without.
+    #[must_use]
+    pub fn with_multicast(mut self, multicast: bool) -> Self {
+        self.multicast = Some(multicast);
         self
     }
 

@@ -14,6 +14,7 @@ use super::config::ExecutorConfig;
 use super::cost::Span;
 use super::ir::{Plan, Reduction};
 use super::lower::Address;
+use super::multicast;
 use super::overflow::Overflow;
 use super::parameter::Parameter;
 use super::ports::{self, Memories, PendingPorts};
@@ -64,20 +65,23 @@ impl Executor {
             let mine = &plan.ranks[comm.rank() as usize];
             config.records().map(|records| Trace::new(comm, mine, records, deadline)).transpose()
         };
-        let mine = compile(comm, plan, &config).and_then(|kernels| Ok((kernels, trace()?)));
-        let (((control, variants), trace), agreed) = agree(comm, plan, &config, mine, deadline)?;
+        let (teams, granularity) = match multicast::wanted(comm, plan, &config) {
+            Some((teams, granularity)) => (teams, Some(granularity)),
+            None => (Vec::new(), None),
+        };
+        let mine = compile(comm, plan, &config, &teams).and_then(|kernels| Ok((kernels, trace()?)));
+        let ((compiled, trace), agreed) = agree(comm, plan, &config, mine, granularity, deadline)?;
         let chunks = Chunks::of(plan);
         let scratch = scratch(plan, chunks, &config, agreed)?;
-        let parts = plan.ranks.iter().map(|rank| Parts::of(plan, rank, scratch.0));
-        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let parts = Parts::of_all(plan, scratch.0, agreed.multicast)?;
         let transports = transports(comm, plan, &config);
         let mine = &plan.ranks[comm.rank() as usize];
-        let begun = PendingArena::begin(comm, plan, &control, &parts, tag, transports, deadline)
+        let begun = PendingArena::begin(comm, plan, &compiled.control, &parts, tag, transports, deadline)
             .and_then(|arena| Ok((arena, PendingPorts::begin(comm, mine, tag, config.port_transport)?)))
             .and_then(|begun| {
                 Ok((
                     begun,
-                    comm.context().reserve(PREPARE, demand(&variants)?, config.any_order, config.series)?,
+                    comm.context().reserve(PREPARE, demand(&compiled)?, config.any_order, config.series)?,
                 ))
             });
         // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
@@ -112,7 +116,9 @@ impl Executor {
                 arena,
                 transports,
                 reaches_buffers,
-                variants,
+                variants: compiled.kernels,
+                by_multicast: compiled.multicast,
+                multicast: None,
                 room,
                 handles: None,
                 ports,
@@ -123,7 +129,12 @@ impl Executor {
             }
             Ok(inner)
         });
-        let inner = all_done(comm, PREPARE, made, deadline)?;
+        let mut inner = all_done(comm, PREPARE, made, deadline)?;
+        if let Some(granularity) = agreed.multicast {
+            let arena = inner.arena.memory();
+            inner.multicast =
+                multicast::over_scratch(comm, PREPARE, plan, granularity, arena, tag, deadline)?;
+        }
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -149,6 +160,13 @@ impl Executor {
     /// The longest message, in bytes of the input (of the output, if no rank has an input).
     pub fn max_bytes(&self) -> u64 {
         self.inner.scratch.1
+    }
+
+    /// Whether switches are on multicast: asked for by all ranks with [`ExecutorConfig::with_multicast`], and possible for all. Calls
+    /// on shown buffers reach members one by one all the same where a buffer cannot be bound, or where the message is no multiple
+    /// of 16 bytes.
+    pub fn uses_multicast(&self) -> bool {
+        self.inner.multicast.is_some()
     }
 
     /// Whether peers or proxies reach this plan's input or output, so that calls need [`prepare_buffers`](Self::prepare_buffers).
@@ -201,7 +219,12 @@ impl Executor {
             }
             Ok(shown)
         });
-        Ok(PlanBuffers { inner: Arc::new(all_done(comm, OP, made, deadline)?) })
+        let mut shown = all_done(comm, OP, made, deadline)?;
+        if let Some(multicast) = inner.multicast.as_ref().filter(|multicast| multicast.reaches_users()) {
+            let memory = shown.memory();
+            shown.multicast = multicast.over_buffers(comm, OP, memory, tags[0], deadline)?;
+        }
+        Ok(PlanBuffers { inner: Arc::new(shown) })
     }
 
     /// Enqueues one call: `count` elements of `input` on each rank (of `output`, if no rank has an input), `reduction` in place
@@ -224,7 +247,7 @@ impl Executor {
             let message = "peers reach the buffers of this plan; show them with prepare_buffers() and call execute_on()";
             return Err(Error::usage(EXECUTE, message));
         }
-        self.launch(stream, [input, output], None, count, (element, reduction.into()))
+        self.launch(stream, [input, output], (None, true), count, (element, reduction.into()))
     }
 
     /// As [`execute`](Self::execute), on buffers that were shown to the peers, from their beginning. Every rank passes those
@@ -241,7 +264,9 @@ impl Executor {
         reduction: impl Into<Option<Reduction>>,
     ) -> Result<()> {
         let [input, output] = self.inner.placed(&buffers.inner, count, element)?;
-        self.execute_within(stream, buffers, [&input, &output], count, (element, reduction.into()))
+        let variant = (element, reduction.into());
+        self.inner.check_shown(&buffers.inner)?;
+        self.launch(stream, [&input, &output], (Some(&buffers.inner), true), count, variant)
     }
 
     /// As [`execute_on`](Self::execute_on), with this rank's own input and output anywhere. Peers still find what they reach
@@ -255,22 +280,25 @@ impl Executor {
         variant: (Element, Option<Reduction>),
     ) -> Result<()> {
         self.inner.check_shown(&buffers.inner)?;
-        self.launch(stream, slices, Some(&buffers.inner), count, variant)
+        self.launch(stream, slices, (Some(&buffers.inner), false), count, variant)
     }
 
-    /// Allocates nothing once the stream keeps what a call needs, and takes no lock that other streams hold.
+    /// Allocates nothing once the stream keeps what a call needs, and takes no lock that other streams hold. `placed`: input and
+    /// output are the shown buffers, if there are any.
     fn launch(
         &self,
         stream: &Stream,
         [input, output]: [&DeviceSlice; 2],
-        shown: Option<&Arc<Shown>>,
+        (shown, placed): (Option<&Arc<Shown>>, bool),
         count: usize,
         variant: Variant,
     ) -> Result<()> {
         let args = self.inner.args(input, output, count, variant.0)?;
+        let bytes = (count * variant.0.bytes()) as u64;
+        let multicast = self.inner.goes_by_multicast(shown.map(|shown| &**shown), placed, bytes, args.chunk);
         let keep = [Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive())];
         let buffers = [input.ptr(), output.ptr()];
-        self.enqueue(stream, Call { buffers, shown, args, variant, rows: None }, keep)
+        self.enqueue(stream, Call { buffers, shown, args, variant, rows: None, multicast }, keep)
     }
 
     /// Enqueues a call whose sizes have been checked. `keep` is what keeps its memory alive, but for what the executor owns.
@@ -281,9 +309,9 @@ impl Executor {
         keep: impl IntoIterator<Item = KeepAlive>,
     ) -> Result<()> {
         let inner = &*self.inner;
-        let Call { buffers: [input, output], shown, mut args, variant, rows } = call;
+        let Call { buffers: [input, output], shown, mut args, variant, rows, multicast } = call;
         inner.comm.check_all(EXECUTE)?;
-        let kernel = inner.kernel(variant)?;
+        let kernel = inner.kernel(variant, multicast)?;
         // The other ranks do without this one.
         let Some(kernel) = kernel else { return Ok(()) };
         args.abort = inner.comm.abort_handle();
@@ -308,6 +336,9 @@ impl Executor {
                     rows.and_then(|rows| rows.get(index as usize).copied()).ok_or_else(|| missing(address))?
                 }
                 Address::Offset(rank, base) => inner.offset(buffers, rank, base, &args)?,
+                Address::Multicast(team, base) => {
+                    inner.team(buffers, team, base).ok_or_else(|| missing(address))?
+                }
                 Address::Port { .. } => handles
                     .as_ref()
                     .and_then(|handles| handles.address(address))
@@ -351,6 +382,8 @@ pub(super) struct Call<'c> {
     pub(super) variant: Variant,
     /// The words of [`PlanRows`](aqueduct_ptx::abi::PlanRows), for a plan whose chunks have sizes of their own.
     pub(super) rows: Option<&'c [u64]>,
+    /// By multicast addresses, as on all ranks.
+    pub(super) multicast: bool,
 }
 
 /// The transports by which memory of the plan is reached.

@@ -9,6 +9,7 @@ mod buffers;
 mod compile;
 mod config;
 mod executor;
+mod multicast;
 mod overflow;
 mod parameter;
 mod ports;

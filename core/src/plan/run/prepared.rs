@@ -11,6 +11,7 @@ use super::collective::Kind;
 use super::compile::{ANY, Kernel, Kernels, Variant};
 use super::ir::{Plan, Reduction};
 use super::lower::Address;
+use super::multicast::Multicast;
 use super::overflow::Overflow;
 use super::ports::{Handles, Memories, Ports};
 use super::sizes::{Chunks, fill, lines};
@@ -48,6 +49,10 @@ pub(super) struct Prepared {
     pub(super) transports: Transports,
     pub(super) reaches_buffers: bool,
     pub(super) variants: Kernels,
+    /// Kernels that access switches by multicast addresses, for variants that have any.
+    pub(super) by_multicast: Kernels,
+    /// Keeps the arena's memory, which it has bound.
+    pub(super) multicast: Option<Multicast>,
     /// Records of traced kernels.
     pub(super) trace: Option<Trace>,
     /// Room that the kernels have on the device beside others.
@@ -55,11 +60,42 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether a call of so many bytes in such chunks goes by multicast addresses: the same on all ranks. `placed`: its input and
+    /// output are the shown buffers.
+    pub(super) fn goes_by_multicast(
+        &self,
+        shown: Option<&Shown>,
+        placed: bool,
+        bytes: u64,
+        chunk: u64,
+    ) -> bool {
+        let Some(multicast) = &self.multicast else { return false };
+        let over_buffers = || shown.and_then(|shown| shown.multicast.as_ref()).filter(|_| placed);
+        !multicast.reaches_users()
+            || over_buffers().is_some_and(|joined| multicast.serves(joined, self.chunks, bytes, chunk))
+    }
+
+    /// A team's multicast address of a memory.
+    pub(super) fn team(&self, shown: Option<&Shown>, number: u32, base: Base) -> Option<u64> {
+        match base {
+            Base::Scratch | Base::Packets => {
+                let address = self.multicast.as_ref()?.scratch.address(number)?;
+                Some(address + self.arena.offset(self.comm.rank(), base))
+            }
+            Base::Input | Base::Output => shown?.multicast.as_ref()?.address(number),
+        }
+    }
+
     /// The kernel of a variant; `None` if this rank has no operation.
-    pub(super) fn kernel(&self, variant: Variant) -> Result<Option<&Kernel>> {
+    pub(super) fn kernel(&self, variant: Variant, multicast: bool) -> Result<Option<&Kernel>> {
         let (element, reduction) = variant;
         let reduction = reduction.or(self.reduction);
-        let found = self.variants.get(&(element, reduction)).or_else(|| self.variants.get(&ANY));
+        let kernels = [(&self.by_multicast, multicast), (&self.variants, true)];
+        let mut found = kernels
+            .into_iter()
+            .filter(|(_, fits)| *fits)
+            .filter_map(|(kernels, _)| kernels.get(&(element, reduction)).or_else(|| kernels.get(&ANY)));
+        let found = found.next();
         found.map(Option::as_ref).ok_or_else(|| {
             let op = reduction.map_or_else(String::new, |op| format!(" {op:?}"));
             let message =

@@ -150,6 +150,7 @@ impl Executor {
             args,
             variant: (element, reduction),
             rows: Some(&words),
+            multicast: false,
         };
         self.enqueue(stream, call, keep)?;
         stream.depend_on(&(overflow.clone() as Arc<dyn Outcome>));

@@ -8,6 +8,7 @@ mod captures;
 mod drop_order;
 mod kernels;
 mod memory;
+mod multicast;
 mod peer;
 mod streams;
 

@@ -3,6 +3,7 @@
 mod allocation;
 mod averages;
 mod mscclpp;
+mod multicast;
 mod random;
 mod refusals;
 mod repeats;
@@ -82,9 +83,20 @@ impl<'c> Rig<'c> {
         most: usize,
         reductions: &[Option<Reduction>],
     ) -> Result<Self> {
-        let variants = reductions.iter().map(|&reduction| (Element::I32, reduction));
-        let config = ExecutorConfig::default().with_variants(variants).with_max_bytes(1 << 16);
-        let executors = everywhere(comms, |comm| Executor::prepare(comm, plan, config.clone(), LIMIT))
+        Self::of_config(comms, plan, most, reductions, |_| ExecutorConfig::default())
+    }
+
+    /// The same with settings of each rank.
+    fn of_config(
+        comms: &'c [Communicator],
+        plan: &Plan,
+        most: usize,
+        reductions: &[Option<Reduction>],
+        config: impl Fn(u32) -> ExecutorConfig + Sync,
+    ) -> Result<Self> {
+        let variants = || reductions.iter().map(|&reduction| (Element::I32, reduction));
+        let config = |rank| config(rank).with_variants(variants()).with_max_bytes(1 << 16);
+        let executors = everywhere(comms, |comm| Executor::prepare(comm, plan, config(comm.rank()), LIMIT))
             .into_iter()
             .collect::<Result<_>>()?;
         let mut rig =

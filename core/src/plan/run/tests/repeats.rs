@@ -2,7 +2,7 @@
 
 use aqueduct_ptx::plan as ptx;
 
-use super::super::super::lower::{Averages, lower};
+use super::super::super::lower::{Averages, Ways, lower};
 use super::super::super::programs::{Choices, find};
 use super::super::super::{Plan, Reduction};
 use super::{Rig, alone, close, ranks};
@@ -15,7 +15,7 @@ fn ring(collective: &str, ranks: u32, instances: u32) -> Plan {
 /// The description of a rank's kernel.
 fn kernel(plan: &Plan, rank: u32) -> ptx::Kernel {
     let sum = Some(Reduction::Sum);
-    lower(plan, rank, ptx::Element::I32, sum, &Averages::of(plan), None).unwrap().unwrap().kernel
+    lower(plan, rank, ptx::Element::I32, sum, &Averages::of(plan), Ways::default()).unwrap().unwrap().kernel
 }
 
 fn repeats(kernel: &ptx::Kernel) -> usize {
