@@ -122,6 +122,11 @@ pub mod internals {
         pub use crate::gpu::probe::{Finding, is_refusal, peer_access, sharing};
     }
 
+    /// Watches the calls of a driver, or answers in its place.
+    pub mod hooks {
+        pub use crate::gpu::driver::Hooks;
+    }
+
     /// Memory that processes share through the driver.
     pub mod share {
         pub use crate::gpu::ipc::{FabricHandle, LegacyHandle, LegacyMapping};

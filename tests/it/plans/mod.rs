@@ -1,6 +1,7 @@
 //! Plans executed on devices, by threads with a device each and by processes.
 
 mod failures;
+mod multicast;
 mod programs;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::agreement::all_can;
 use super::config::ExecutorConfig;
-use super::ir::Plan;
+use super::ir::{Plan, Protocol};
 use super::lower::{Store, Team, teams};
 use super::sizes::Chunks;
 use crate::comm::{Communicator, Pending};
