@@ -175,8 +175,8 @@ impl MessengerConfig {
         self
     }
 
-    /// How many messages of one peer, and how many bytes of them, may wait here to be dispatched, or be on their way: 4096 and 1 MiB.
-    /// Beyond it that peer's sends return [`Sent::Retry`](super::Sent::Retry); all else goes on.
+    /// How many messages of one peer, and how many bytes of them, may wait here to be dispatched, or be on their way: 4096 and 1
+    /// MiB. Beyond it that peer's sends return [`Sent::Retry`](super::Sent::Retry); all else goes on.
     #[must_use]
     pub fn with_inbox(mut self, messages: usize, bytes: usize) -> Self {
         (self.limits.inbox_messages, self.limits.inbox_bytes) = (messages, bytes);

@@ -123,8 +123,8 @@ impl Core {
         self.establish(heard.hello, life, raw, carrier, false).map(Some)
     }
 
-    /// Introduces this side in its `life` with the peer, which has made the ring in `made` for the other one or has a queue pair to offer, and hears the
-    /// other.
+    /// Introduces this side, which is in its `life` with the peer and has made the ring in `made` for the other one or has a
+    /// queue pair to offer, and hears the other.
     fn introduce(
         &self,
         raw: &dyn RawStream,
@@ -170,7 +170,8 @@ impl Core {
         }
     }
 
-    /// Makes a link of an introduced connection, and a peer if there is none yet. The peer was told that this side is in its `life` with it.
+    /// Makes a link of an introduced connection, and a peer if there is none yet. The peer was told that this side is in its
+    /// `life` with it.
     fn establish(
         &self,
         hello: Hello,

@@ -1,8 +1,9 @@
 //! Credit for messages: room in the receiver's inbox, counted by the sender.
 //!
-//! Each side tells in its introduction how many messages, and how many bytes of them, wait in its inbox at most. A message costs a credit
-//! of one message and of its bytes. The receiver gives credits back once about half of them are due ([`Debt`]), in a frame of its own. So a
-//! receiver never has to stop reading: whatever it gets fits, and answers pass messages that wait. A sender without credit waits.
+//! Each side tells in its introduction how many messages, and how many bytes of them, wait in its inbox at most. A message costs
+//! a credit of one message and of its bytes. The receiver gives credits back once about half of them are due ([`Debt`]), in a
+//! frame of its own. So a receiver never has to stop reading: whatever it gets fits, and answers pass messages that wait. A
+//! sender without credit waits.
 #![forbid(unsafe_code)]
 
 use super::config::Limits;
@@ -149,8 +150,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is sent and dispatched, no more waits than the inbox holds; and once all is dispatched, the longest message can be
-        /// sent.
+        /// Whatever is sent and dispatched, no more waits than the inbox holds; and once all is dispatched, the longest message
+        /// can be sent.
         #[test]
         fn a_sender_never_starves_and_never_overruns(
             eager in 1usize..50, messages in 1usize..20, more in 0usize..100,

@@ -17,7 +17,8 @@ use crate::sync::{Mutex, lock};
 /// How long a peer that has proved the secret may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes an introduced connection: the peer's introduction, the life that it was told, the stream behind it, and what carries the frames.
+/// Takes an introduced connection: the peer's introduction, the life that it was told, the stream behind it, and what carries the
+/// frames.
 pub(super) type Welcome = dyn Fn(Hello, u32, Box<dyn RawStream>, Carrier) + Send + Sync;
 
 /// Gives the life to tell a peer that has introduced itself, see [`Hello::life`].

@@ -74,8 +74,9 @@ impl Engine {
         self.epoll.as_fd()
     }
 
-    /// The life of this side to tell a peer that has connected and introduced itself with `hello`. A peer that it was in an earlier life
-    /// ends soon, and counts as ended from here on: otherwise its end could come between this answer and the new link.
+    /// The life of this side to tell a peer that has connected and introduced itself with `hello`. A peer that it was in an
+    /// earlier life ends soon, and counts as ended from here on: otherwise its end could come between this answer and the new
+    /// link.
     pub(super) fn life_to_tell(&self, hello: &Hello) -> u32 {
         let known = lock(&self.members).get(&hello.rank).cloned();
         if let Some(member) = known

@@ -96,8 +96,8 @@ pub(super) struct Exposures {
 struct Slots {
     all: Vec<Slot>,
     free: Vec<u32>,
-    /// Memory that is not exposed any more and of which pieces may be on their way, or whose end was found with locks held. It is freed
-    /// in [`Exposures::reap`], so that the drop of its owner, which is the user's code, never runs within progress.
+    /// Memory that is not exposed any more and of which pieces may be on their way, or whose end was found with locks held. It is
+    /// freed in [`Exposures::reap`], so that the drop of its owner, which is the user's code, never runs within progress.
     retired: Vec<Entry>,
 }
 
@@ -261,8 +261,8 @@ impl std::fmt::Debug for Exposures {
 
 /// Memory that peers may read as long as this value lives. Dropping it revokes the token: reads that come later are refused, those
 /// under way as well from their next piece on, also those of peers that have mapped the memory. The memory itself lives until
-/// the last piece has left and then something is dispatched, exposed or revoked, and until nobody maps it any more. Its owner is never
-/// dropped within progress.
+/// the last piece has left and then something is dispatched, exposed or revoked, and until nobody maps it any more. Its owner is
+/// never dropped within progress.
 #[derive(Debug)]
 pub struct Exposed {
     token: Token,

@@ -64,8 +64,8 @@ impl Handlers {
 
 /// Messages of one kind, in the order in which they arrived, for those who poll instead of registering a callback.
 ///
-/// When the last clone is dropped, messages that wait are dropped, and later ones are answered like those of a kind that nothing is
-/// registered for.
+/// When the last clone is dropped, messages that wait are dropped, and later ones are answered like those of a kind that nothing
+/// is registered for.
 #[derive(Clone)]
 pub struct Queue {
     receiver: Arc<Receiver>,

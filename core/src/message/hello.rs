@@ -33,8 +33,8 @@ pub(super) struct Hello {
     pub(super) ring: u32,
     /// Bytes of the description of a queue pair that follow; 0 if the speaker has none.
     pub(super) verbs: u32,
-    /// How often the speaker has ended a link with this generation of the other side before. A change says that its earlier links, and
-    /// the credit on them, are gone, even if their end has not arrived yet.
+    /// How often the speaker has ended a link with this generation of the other side before. A change says that its earlier
+    /// links, and the credit on them, are gone, even if their end has not arrived yet.
     pub(super) life: u32,
     /// The room in its inbox.
     pub(super) inbox: Amount,

@@ -169,8 +169,8 @@ impl Inbox {
         state.bytes += bytes;
     }
 
-    /// Accounts for a message that `add` puts elsewhere; [`Put::Closed`] if that returns false. Under the lock, so that none is added
-    /// after the news that the peer is gone.
+    /// Accounts for a message that `add` puts elsewhere; [`Put::Closed`] if that returns false. Under the lock, so that none is
+    /// added after the news that the peer is gone.
     pub(super) fn charge(&self, bytes: usize, limits: &Limits, add: impl FnOnce() -> bool) -> Put {
         let mut state = lock(&self.0);
         if state.over {
@@ -199,8 +199,8 @@ impl Inbox {
         into.extend(state.items.drain(..count));
     }
 
-    /// Ends a claim under which `messages` of `bytes` in all were dispatched. Returns the credit of which the peer is to be told, and
-    /// whether there is more to dispatch: then the claim goes on.
+    /// Ends a claim under which `messages` of `bytes` in all were dispatched. Returns the credit of which the peer is to be told,
+    /// and whether there is more to dispatch: then the claim goes on.
     pub(super) fn unclaim(&self, messages: usize, bytes: usize, limits: &Limits) -> (Option<Amount>, bool) {
         let mut state = lock(&self.0);
         let due = state.release(messages, bytes, limits);

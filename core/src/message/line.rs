@@ -168,8 +168,8 @@ impl Line {
         self.wire().map_or(Ok(()), |wire| wire.check())
     }
 
-    /// Pushes queued frames, requests and answers to reads, and sends what is held back. True if nothing is left. An error is kept, as
-    /// that of [`push`](Self::push).
+    /// Pushes queued frames, requests and answers to reads, and sends what is held back. True if nothing is left. An error is
+    /// kept, as that of [`push`](Self::push).
     pub(super) fn kick(&self) -> Result<bool> {
         match self.wire() {
             Some(wire) => self.kick_wire(&*wire).map_err(|error| self.fail(error)),

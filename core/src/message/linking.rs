@@ -93,7 +93,8 @@ impl Engine {
         None
     }
 
-    /// Ends `member` if sending on one of its links has failed, and says whether it did. What the link has brought before is taken first.
+    /// Ends `member` if sending on one of its links has failed, and says whether it did. What the link has brought before is
+    /// taken first.
     pub(super) fn end_broken(&self, turn: &mut Turn, member: &Arc<Member>) -> bool {
         let lines = member.lines();
         let Some((line, why)) = lines.iter().find_map(|line| Some((line, line.failure()?))) else {

@@ -129,15 +129,16 @@ impl Member {
         drop(lines);
     }
 
-    /// Counts the end of this peer, once, with the links locked: what connects from now on belongs to the next life of this side with it.
+    /// Counts the end of this peer, once, with the links locked: what connects from now on belongs to the next life of this side
+    /// with it.
     fn count_end(&self) {
         if !self.counted.swap(true, Ordering::AcqRel) {
             self.hub.end_life(self.rank, self.generation);
         }
     }
 
-    /// Pushes one message, of `bytes` bytes for the receiver's inbox, on the sending link; false if there is no room here or there.
-    /// After an error the caller calls [`broken`](Self::broken) once it holds no lock.
+    /// Pushes one message, of `bytes` bytes for the receiver's inbox, on the sending link; false if there is no room here or
+    /// there. After an error the caller calls [`broken`](Self::broken) once it holds no lock.
     #[inline]
     pub(super) fn push(
         self: &Arc<Self>,

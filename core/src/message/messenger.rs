@@ -217,12 +217,12 @@ impl Messenger {
 
     /// Says goodbye to all peers after what was sent to them, and ends. Dropping does the same, within the linger time.
     ///
-    /// Messages that other threads send meanwhile may be dropped although their sends return `Done`. So are messages that have come and were
-    /// not dispatched, and those that peers send before they learn of the end.
+    /// Messages that other threads send meanwhile may be dropped although their sends return `Done`. So are messages that have
+    /// come and were not dispatched, and those that peers send before they learn of the end.
     ///
-    /// Every completion has run when it returns, with one exception: a callback may close its own messenger, also on the thread of
-    /// [`start_thread`](Self::start_thread). Then operations with that callback's peer end with `Stopped` when the callback has
-    /// returned, nothing else is dispatched, and the thread ends after it.
+    /// Every completion has run when it returns, with one exception: a callback may close its own messenger, also on the thread
+    /// of [`start_thread`](Self::start_thread). Then operations with that callback's peer end with `Stopped` when the callback
+    /// has returned, nothing else is dispatched, and the thread ends after it.
     ///
     /// # Errors
     /// `Timeout` if a peer did not take what was sent until `deadline`; the others got theirs.

@@ -99,8 +99,8 @@ impl Reads {
         Self { maps, ..Self::default() }
     }
 
-    /// Queues a read of `into.len()` bytes; returns its number. Takes the completion unless it returns an error: then the caller drops it,
-    /// without the lock of the reads.
+    /// Queues a read of `into.len()` bytes; returns its number. Takes the completion unless it returns an error: then the caller
+    /// drops it, without the lock of the reads.
     pub(super) fn add(
         &mut self,
         (token, offset): (Token, u64),

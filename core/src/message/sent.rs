@@ -15,8 +15,8 @@ pub enum Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// As many bytes as the send buffer holds wait for this peer, or as many messages as its inbox holds wait there to be dispatched: it
-    /// receives more slowly than this side sends.
+    /// As many bytes as the send buffer holds wait for this peer, or as many messages as its inbox holds wait there to be
+    /// dispatched: it receives more slowly than this side sends.
     Full,
     /// As many long messages to this peer are under way as there may be.
     TooManyLong,

@@ -36,8 +36,8 @@ impl Engine {
         count
     }
 
-    /// Looks after one peer. Returns whether nothing is left to do for it, and how much of what waits for no room was done: copies of
-    /// mapped memory, and turns of answers.
+    /// Looks after one peer. Returns whether nothing is left to do for it, and how much of what waits for no room was done:
+    /// copies of mapped memory, and turns of answers.
     fn tend(&self, turn: &mut Turn, member: &Arc<Member>) -> (bool, usize) {
         if member.end().is_some() {
             self.forget(turn, member);

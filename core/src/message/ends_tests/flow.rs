@@ -49,7 +49,8 @@ fn a_queue_that_was_dropped_holds_up_nobody() {
     assert_eq!(error.unwrap().kind(), ErrorKind::Remote);
 }
 
-/// A full inbox holds up messages only: answers to this side's own reads come, and so do revocations and answers to long messages.
+/// A full inbox holds up messages only: answers to this side's own reads come, and so do revocations and answers to long
+/// messages.
 #[test]
 fn answers_pass_messages_that_wait() {
     for shared_memory in [false, true] {
@@ -111,8 +112,8 @@ fn messages_that_are_not_kept_cost_nothing() {
     until(&[&a, &b], || queue.len() == 10);
 }
 
-/// A peer that closes its link and connects again begins with all of its credit, although the other side has dispatched nothing of
-/// before, and the other side counts its own anew, too.
+/// A peer that closes its link and connects again begins with all of its credit, although the other side has dispatched nothing
+/// of before, and the other side counts its own anew, too.
 #[test]
 fn a_new_link_begins_with_all_credit() {
     for shared_memory in [false, true] {
