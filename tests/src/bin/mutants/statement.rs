@@ -43,7 +43,7 @@ fn parse(line: usize, lines: usize, text: &str) -> Statement {
     let trimmed = text.trim_start();
     let mut head = text[..text.len() - trimmed.len()].to_owned();
     let mut rest = trimmed.trim_end_matches(';');
-    if rest.starts_with('@') {
+    if is_guard(rest) {
         let (guard, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         head.push_str(guard);
         head.push(' ');
@@ -59,9 +59,14 @@ fn code(line: &str) -> &str {
     line.split_once("//").map_or(line, |(code, _)| code).trim_end()
 }
 
+/// Whether an operation begins with a predicate, or with the name of one that a call passes to its fragment.
+fn is_guard(text: &str) -> bool {
+    text.starts_with('@') || text.starts_with("${IF} ")
+}
+
 fn is_operation(text: &str) -> bool {
     let text = text.trim_start();
-    text.starts_with('@') || (text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with(':'))
+    is_guard(text) || (text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with(':'))
 }
 
 /// Operands, split at the commas outside braces and brackets.
