@@ -286,8 +286,9 @@ mod tests {
             plan.settings.protocol = protocol;
             for bytes in [1 << 20, 960, 12_345] {
                 let config = ExecutorConfig::default().with_max_bytes(bytes);
-                let with =
-                    |scratch_bytes| scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes });
+                let with = |scratch_bytes| {
+                    scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes, multicast: None })
+                };
                 let error = with(1).unwrap_err().to_string();
                 let named = error.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
                 let needed: u64 =
@@ -299,7 +300,8 @@ mod tests {
             let config = ExecutorConfig::default();
             for scratch_bytes in [10_000, 100_000, 1 << 26] {
                 let (distance, _) =
-                    scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes }).unwrap();
+                    scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes, multicast: None })
+                        .unwrap();
                 let chunk = Uses::of(&plan).chunk(&plan, distance).unwrap();
                 assert!(
                     4 * chunk <= scratch_bytes && 5 * chunk > scratch_bytes - 8192,
