@@ -15,6 +15,9 @@ use crate::abi::SPINS_FREE;
 
 type Done = Result<(), TemplateError>;
 
+/// Sources whose two vectors are in registers at once.
+const AT_ONCE: usize = 3;
+
 struct Lines<'m> {
     moved: &'m Move,
     sides: Vec<Side>,
@@ -78,7 +81,9 @@ pub(super) fn write(
             &[("SOURCES", &sources), ("OPERANDS", &operands), ("UNROLL", &lines.unroll)],
         )?;
         bounds(text, ["%m_from", "%m_to"])?;
-        clear(text, &lines)?;
+        if lines.unroll > 1 {
+            clear(text, &lines)?;
+        }
         text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         if lines.one {
             chunk(text, &lines, "DONE")?;
@@ -100,10 +105,10 @@ fn clear(text: &mut Text<'_>, lines: &Lines<'_>) -> Done {
     let count = lines.unroll * 4;
     for (nth, side) in lines.sources() {
         if side.base == Base::Packets {
-            text.include(
-                "plan_clear",
-                &[("TYPE", &"b64"), ("COUNT", &count), ("X", &format!("%m_q{nth}_"))],
-            )?;
+            for (prefix, count) in ["q", "r", "h"].map(|prefix| (prefix, 2 * lines.unroll)) {
+                let words = format!("%m_{prefix}{nth}_");
+                text.include("plan_clear", &[("TYPE", &"b64"), ("COUNT", &count), ("X", &words)])?;
+            }
         }
         for vector in ["x", "y"] {
             let words = format!("%m_{vector}{nth}_");
@@ -208,6 +213,7 @@ fn turns(
 /// Writes loads or stores of a turn's whole units.
 fn vectors(text: &mut Text<'_>, lines: &Lines<'_>, fragment: &str, side: &Side, words: [&str; 2]) -> Done {
     text.include("plan_lines_second", &[("AT", &side.register), ("TO", &"%m_at")])?;
+    let loads = fragment == "plan_load";
     for (at, exists, words) in [(&side.register[..], "have", words[0]), ("%m_at", "also", words[1])] {
         for unit in 0..lines.unroll {
             text.include(
@@ -215,8 +221,8 @@ fn vectors(text: &mut Text<'_>, lines: &Lines<'_>, fragment: &str, side: &Side, 
                 &[
                     ("WORDS", &4),
                     ("WORD", &(4 * unit)),
-                    ("SURE", &0),
-                    ("HAVE", &format!("%m_{exists}{unit}")),
+                    ("SURE", &u32::from(unit == 0 && (loads || exists == "have"))),
+                    ("HAVE", &format!("%m_{}{unit}", if loads { "have" } else { exists })),
                     ("AT", &format!("{at}+{}", unit * lines.warps * UNIT_DATA)),
                     ("X", &words),
                 ],
@@ -245,72 +251,84 @@ fn elements(text: &mut Text<'_>, fragment: &str, side: &Side, words: [&str; 2]) 
 /// Writes the wait for a turn's lines of all sources together, and the reduction.
 fn results(text: &mut Text<'_>, lines: &Lines<'_>, units: u32, again: &str) -> Done {
     if lines.arriving().next().is_some() {
-        let go = format!("{again}_ARRIVED");
-        text.include("plan_label", &[("NAME", &again)])?;
-        poll(text, lines, units)?;
-        text.include("plan_lines_none_late", &[("LATE", &"%m_late")])?;
-        for (nth, _) in lines.arriving() {
-            each(text, "plan_lines_examine", units, nth, &[("LATE", &"%m_late")])?;
-        }
-        text.include(
-            "plan_lines_arrived",
-            &[("LATE", &"%m_late"), ("SPINS", &"%m_spins"), ("AGAIN", &again), ("GO", &go)],
-        )?;
-        for (nth, side) in lines.arriving().collect::<Vec<_>>().into_iter().rev() {
-            let names: [(&str, &dyn Display); 3] =
-                [("RANK", &side.rank), ("MISS", &"%m_miss"), ("SEEN", &"%m_seen")];
-            each(text, "plan_lines_missing", units, nth, &names)?;
-        }
-        text.include(
-            "plan_lines_give_up",
-            &[("LATE", &"%m_late"), ("PEER", &"%m_miss"), ("SEEN", &"%m_seen"), ("PAST", &"DONE")],
-        )?;
-        text.include("plan_label", &[("NAME", &go)])?;
-        // A lane may have loaded its part of a line before the flag lane saw the flag.
-        poll(text, lines, units)?;
-        for (nth, _) in lines.arriving() {
-            for unit in 0..units {
-                text.include(
-                    "plan_lines_open",
-                    &[
-                        ("WORD", &(4 * unit)),
-                        ("Q", &format!("%m_q{nth}_")),
-                        ("X", &format!("%m_x{nth}_")),
-                        ("Y", &format!("%m_y{nth}_")),
-                    ],
-                )?;
-            }
-        }
+        arrive(text, lines, units, again)?;
+    }
+    // Second vectors are loaded once the first ones are reduced, unless registers suffice for those of all sources.
+    let late = lines.arriving().count() > AT_ONCE;
+    load(text, lines, units, 0)?;
+    if !late {
+        load(text, lines, units, 1)?;
     }
     reduce(text, lines.moved, 4 * units, "%m_x")?;
+    if late {
+        load(text, lines, units, 1)?;
+    }
     reduce(text, lines.moved, 4 * units, "%m_y")
 }
 
-fn poll(text: &mut Text<'_>, lines: &Lines<'_>, units: u32) -> Done {
+/// Writes the wait for a turn's lines. Only flags are loaded: a lane would load other parts before the flag lane sees the flag, and
+/// have to load them again.
+fn arrive(text: &mut Text<'_>, lines: &Lines<'_>, units: u32, again: &str) -> Done {
+    let go = format!("{again}_ARRIVED");
+    text.include("plan_label", &[("NAME", &again)])?;
+    for (nth, side) in lines.arriving() {
+        for unit in 0..units {
+            let offset = unit * lines.warps * UNIT_LINES;
+            let names: [(&str, &dyn Display); 3] =
+                [("OFFSET", &offset), ("SURE", &u32::from(unit == 0)), ("AT", &side.register)];
+            each(text, "plan_lines_flags", unit, nth, &names)?;
+        }
+    }
+    text.include("plan_lines_none_late", &[("LATE", &"%m_late")])?;
+    for (nth, _) in lines.arriving() {
+        for unit in 0..units {
+            each(text, "plan_lines_examine", unit, nth, &[("LATE", &"%m_late")])?;
+        }
+    }
+    text.include(
+        "plan_lines_arrived",
+        &[("LATE", &"%m_late"), ("SPINS", &"%m_spins"), ("AGAIN", &again), ("GO", &go)],
+    )?;
+    for (nth, side) in lines.arriving().collect::<Vec<_>>().into_iter().rev() {
+        for unit in 0..units {
+            let names: [(&str, &dyn Display); 3] =
+                [("RANK", &side.rank), ("MISS", &"%m_miss"), ("SEEN", &"%m_seen")];
+            each(text, "plan_lines_missing", unit, nth, &names)?;
+        }
+    }
+    text.include(
+        "plan_lines_give_up",
+        &[("LATE", &"%m_late"), ("PEER", &"%m_miss"), ("SEEN", &"%m_seen"), ("PAST", &"DONE")],
+    )?;
+    text.include("plan_label", &[("NAME", &go)])
+}
+
+/// Writes a fragment about the flags of a unit of source `nth`.
+fn each(text: &mut Text<'_>, fragment: &str, unit: u32, nth: usize, more: &[(&str, &dyn Display)]) -> Done {
+    let (word, have, flags) = (2 * unit, format!("%m_have{unit}"), format!("%m_h{nth}_"));
+    let mut params: Vec<(&str, &dyn Display)> = vec![("WORD", &word), ("HAVE", &have), ("FLAGS", &flags)];
+    params.extend(more);
+    text.include(fragment, &params)
+}
+
+/// Writes loads of the first (0) or second (1) vectors of a turn's lines.
+fn load(text: &mut Text<'_>, lines: &Lines<'_>, units: u32, half: u32) -> Done {
     for (nth, side) in lines.arriving() {
         for unit in 0..units {
             text.include(
-                "plan_lines_poll",
+                "plan_lines_load",
                 &[
-                    ("WORD", &(4 * unit)),
+                    ("HALF", &half),
+                    ("WORD", &(2 * unit)),
                     ("OFFSET", &(unit * lines.warps * UNIT_LINES)),
+                    ("SURE", &u32::from(unit == 0)),
                     ("HAVE", &format!("%m_have{unit}")),
                     ("AT", &side.register),
-                    ("Q", &format!("%m_q{nth}_")),
+                    ("Q", &format!("%m_{}{nth}_", ["q", "r"][half as usize])),
+                    ("X", &format!("%m_{}{nth}_", ["x", "y"][half as usize])),
                 ],
             )?;
         }
-    }
-    Ok(())
-}
-
-/// Writes a fragment for each unit of source `nth`.
-fn each(text: &mut Text<'_>, fragment: &str, units: u32, nth: usize, more: &[(&str, &dyn Display)]) -> Done {
-    for unit in 0..units {
-        let (word, have, words) = (4 * unit, format!("%m_have{unit}"), format!("%m_q{nth}_"));
-        let mut params: Vec<(&str, &dyn Display)> = vec![("WORD", &word), ("HAVE", &have), ("Q", &words)];
-        params.extend(more);
-        text.include(fragment, &params)?;
     }
     Ok(())
 }

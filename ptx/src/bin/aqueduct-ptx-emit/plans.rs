@@ -104,10 +104,12 @@ fn by_lines(ranks: u32, element: Element, threads: u32) -> Kernel {
         let sources = (0..ranks)
             .map(|peer| if peer == 0 { at(0, Base::Input, 0) } else { at(0, Base::Packets, peer) })
             .collect();
-        let on = vec![at(1, Base::Packets, ranks), at(0, Base::Output, 0), at(0, Base::Scratch, 0)];
+        let output = vec![at(0, Base::Output, 0)];
+        let on = vec![at(1, Base::Packets, ranks), at(0, Base::Output, 1), at(0, Base::Scratch, 0)];
         [
             Step::Move(Move { share, ..moved(vec![at(0, Base::Input, 0)], targets, count, None) }),
-            Step::Move(Move { share, ..moved(sources, on, count, Some(Reduction::Sum)) }),
+            Step::Move(Move { share, ..moved(sources, output, count, Some(Reduction::Sum)) }),
+            Step::Move(Move { share, ..moved(vec![at(0, Base::Packets, 1)], on, count, None) }),
         ]
     };
     let steps = [of_count(1), of_count(3)].concat();
