@@ -26,8 +26,8 @@ const LAUNCH: &str = "Collective::launch";
 
 /// One collective over all ranks of a communicator: prepared once, then launched on streams.
 ///
-/// Small messages go as packets through scratch, and where a table or the caller says so, longer ones as LL128 packets. Large ones go directly between buffers that were shown to the peers with
-/// [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
+/// Small messages go as packets through scratch, and where a table or the caller says so, longer ones as LL128 packets. Large ones
+/// go directly between buffers that were shown to the peers with [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
 /// others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
 /// root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
 /// buffers are. The choice depends only on what all ranks must agree on: count,

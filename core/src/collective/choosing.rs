@@ -55,7 +55,8 @@ pub(super) fn choose(
         Some(table) => from_table(&table, comm, kind, usual),
         None => shipped(comm, kind, usual, "there is no table for these devices".to_owned()),
     };
-    // What serves the scratch of one job may be too much for another: two halves of packets, each of twice the bytes, from every rank.
+    // A limit that one job's scratch serves may be too much for another's: two halves of packets of twice the bytes, from every
+    // rank.
     let most = scratch / (4 * u64::from(ranks));
     for bytes in [&mut chosen.choice.packet_bytes, &mut chosen.choice.line_bytes] {
         if *bytes > most {

@@ -26,8 +26,8 @@ const SHIPPED: [(&str, &str); 1] = [("h200", include_str!("h200.tuning"))];
 pub struct Choice {
     /// The largest message that goes as packets, in bytes of the larger of a rank's two buffers; 0 for none.
     pub packet_bytes: u64,
-    /// The largest message that goes as LL128 packets where it is too long for `packet_bytes`; 0 for none. Only ranks that NVLink joins
-    /// heed it.
+    /// The largest message that goes as LL128 packets where it is too long for `packet_bytes`; 0 for none. Only ranks that NVLink
+    /// joins heed it.
     pub line_bytes: u64,
     /// The most blocks of a kernel that sends packets of either sort; it takes as many of them as the message needs.
     pub packet_blocks: u32,
@@ -37,10 +37,10 @@ pub struct Choice {
 
 /// Measured choices for one sort of device, by collective and number of ranks. `aqueduct tune` writes them.
 ///
-/// The text begins with a line `aqueduct-tuning 2`, then `device` with the product name and `multiprocessors` with their number, and then
-/// a line for each choice: the collective, ranks, bytes that go as packets and as LL128 packets, blocks of kernels that send these
-/// and blocks of those that reach the peers' buffers, as in `all-reduce 2 524288 0 64 32`. `#` begins a comment. A table speaks only for devices of its name and size: on others it is passed
-/// over, and the log says so.
+/// The text begins with a line `aqueduct-tuning 2`, then `device` with the product name and `multiprocessors` with their number, and
+/// then a line for each choice: the collective, ranks, bytes that go as packets and as LL128 packets, blocks of kernels that send
+/// these and blocks of those that reach the peers' buffers, as in `all-reduce 2 524288 0 64 32`. `#` begins a comment. A table
+/// speaks only for devices of its name and size: on others it is passed over, and the log says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     name: String,

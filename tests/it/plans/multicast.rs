@@ -13,7 +13,7 @@ use aqueduct_tests::ranks;
 use super::{Bench, config};
 use crate::group::{Machine, Rank, processes_each, soon};
 
-/// What asks for multicast, and what the software device needs to have it.
+/// Variables that ask for multicast, and that give the software device some.
 fn environment(asks: bool) -> Vec<(&'static str, String)> {
     let asks = if asks { "1" } else { "0" };
     vec![("AQUEDUCT_SOFT_MULTICAST", "1".into()), ("AQUEDUCT_MULTICAST", asks.into())]

@@ -20,7 +20,7 @@ impl Control {
                 let over = state.left_at.take_if(|at| at.elapsed() >= GRACE).is_some();
                 let size = state.size();
                 drop(state);
-                // Whatever kernels of this rank still wait for can no longer come.
+                // Signals that kernels of this rank still wait for can no longer come.
                 if over {
                     (0..size).for_each(|rank| self.waiters.dismiss(rank));
                     self.dismissed.store(true, Ordering::Relaxed);

@@ -101,7 +101,7 @@ impl History {
     /// `who` reads a write.
     pub(super) fn observe(&mut self, at: usize, who: Stamp) {
         if self.writes[at].readers.len() >= READERS {
-            // Whoever comes reads this write or a later one, as if all had seen it.
+            // A later reader sees this write or a later one, as if all had seen it.
             self.writes.drain(..at);
             return;
         }

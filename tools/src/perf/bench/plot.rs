@@ -24,7 +24,7 @@ struct Curve {
     points: Vec<(u64, f64, f64)>,
 }
 
-/// What was measured, drawn by its [`Display`].
+/// The measured rows, drawn by its [`Display`].
 #[derive(Debug)]
 pub(super) struct Plot {
     title: String,

@@ -1,4 +1,4 @@
-//! What bounds messages over shared memory: a word that two processes bounce, and a copy.
+//! Bounds of messages over shared memory: a word that two processes bounce, and a copy.
 
 use std::fs::File;
 use std::hint::{black_box, spin_loop};

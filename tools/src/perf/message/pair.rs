@@ -26,7 +26,7 @@ pub(super) const EXPOSE: u16 = 6;
 pub(super) const EXPOSED: u16 = 7;
 pub(super) const BARE: u16 = 8;
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Tcp,

@@ -65,7 +65,7 @@ fn comparisons_are_those_of_the_api() {
             std::thread::sleep(Duration::from_millis(3));
             (t.cuStreamQuery)(s) == OK
         };
-        // Whatever the comparison, this ends the wait.
+        // This ends the wait, by any comparison.
         words[0].store([value, value, u64::MAX, 0][flags as usize], Ordering::Release);
         // SAFETY: as above.
         assert_eq!(unsafe { (t.cuStreamSynchronize)(s) }, OK);
