@@ -298,12 +298,17 @@ fn data_of_a_revoked_token_is_never_taken_for_good() {
         let start = Instant::now();
         let mut round = 0_u32;
         // Until both have happened often, which depends on the machine.
-        while round < 300 || good.len() < 50 || refused.len() < 10 {
+        while round < 300 || good.len() < 30 || refused.len() < 10 {
             let value = (round % 100) as u8 * 2 + 1;
             memory.fill(value);
             let exposed = b.expose(&memory).unwrap();
             *lock(&current) = Some((exposed.token(), value));
             std::thread::sleep(Duration::from_micros(u64::from(round % 16) * 100));
+            // On a busy machine no read is as quick as that: one token in eight lives until a read has ended well.
+            let (before, since) = (good.len(), Instant::now());
+            while round % 8 == 7 && good.len() == before && since.elapsed() < Duration::from_secs(1) {
+                std::thread::yield_now();
+            }
             exposed.revoke();
             memory.fill(value + 1);
             round += 1;
