@@ -337,7 +337,7 @@ fn nothing_is_left_in_the_file_system() {
     .exited(0);
     assert!(left().is_empty(), "after a good end: {:?}", left());
     let mut failing = job(&["run", "-n", "3", "--", "aqueduct", "perf", "all-reduce", "-b", "8", "-e", "8"]);
-    run(failing.env("AQUEDUCT_SCRATCH_BYTES", "4096")).exited(1);
+    run(failing.env("AQUEDUCT_SCRATCH_BYTES", "64")).exited(1);
     assert!(left().is_empty(), "after a failure: {:?}", left());
     std::fs::remove_dir_all(&folder).unwrap();
 }
