@@ -338,8 +338,8 @@ typedef struct AqueductPlanArgs {
     uint32_t grid_magic;
     /* For that division, as shift. */
     uint32_t grid_shift;
-    /* Zero. */
-    uint32_t reserved;
+    /* Units of LL128 packets from one chunk to the next, of 8 lines each: scratch_chunk / 960, rounded up. */
+    uint32_t lines;
 } AqueductPlanArgs;
 AQUEDUCT_ASSERT(sizeof(AqueductPlanArgs) == 96, "AqueductPlanArgs");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, chunk) == 0, "AqueductPlanArgs.chunk");
@@ -354,7 +354,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, magic) == 76, "AqueductPlanArgs.magic
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, shift) == 80, "AqueductPlanArgs.shift");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, grid_magic) == 84, "AqueductPlanArgs.grid_magic");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, grid_shift) == 88, "AqueductPlanArgs.grid_shift");
-AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, reserved) == 92, "AqueductPlanArgs.reserved");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanArgs, lines) == 92, "AqueductPlanArgs.lines");
 
 /* The caller's numbers for a kernel whose chunks have sizes of their own, behind the other addresses in its parameter: for
  * every rank how many elements this rank sends it, from where in the input, how many it has room for, and where in the
@@ -1344,7 +1344,6 @@ static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t pack
         ".reg .s64  %%lu_left;\n\t"
         ".reg .u64  %%lu_t;\n\t"
         ".reg .u32  %%lu_spins;\n\t"
-        ".reg .u32  %%lu_word;\n\t"
         ".reg .b64  %%lu_v<8>;\n\t"
         ".reg .pred %%lu_wide;\n\t"
         ".reg .pred %%lu_last;\n\t"
@@ -1394,21 +1393,25 @@ static __device__ __forceinline__ void aqueduct_block_ll128_unpack(uint64_t pack
         "and.pred %%lu_miss, %%lu_miss, %%lu_last;\n\t"
         "vote.sync.any.pred %%lu_miss, %%lu_miss, 0xffffffff;\n\t"
         "@!%%lu_miss bra READY;\n\t"
+        "{\n\t"
+        ".reg .u32  %%sw_word;\n\t"
+        ".reg .pred %%sw_p;\n\t"
         "sub.u32 %%lu_spins, %%lu_spins, 1;\n\t"
-        "setp.gt.s32 %%lu_p, %%lu_spins, 0;\n\t"
-        "@%%lu_p bra POLL;\n\t"
-        "setp.lt.s32 %%lu_p, %%lu_spins, 0;\n\t"
-        "@%%lu_p bra GIVEN_UP;\n\t"
-        "ld.relaxed.sys.global.u32 %%lu_word, [%7];\n\t"
+        "setp.gt.s32 %%sw_p, %%lu_spins, 0;\n\t"
+        "@%%sw_p bra POLL;\n\t"
+        "setp.lt.s32 %%sw_p, %%lu_spins, 0;\n\t"
+        "@%%sw_p bra GIVEN_UP;\n\t"
+        "ld.relaxed.sys.global.u32 %%sw_word, [%7];\n\t"
         "mov.u32 %%lu_spins, 1000;\n\t"
-        "setp.ne.u32 %%lu_p, %%lu_word, 0;\n\t"
-        "vote.sync.any.pred %%lu_p, %%lu_p, 0xffffffff;\n\t"
-        "@!%%lu_p bra POLL;\n\t"
+        "setp.ne.u32 %%sw_p, %%sw_word, 0;\n\t"
+        "vote.sync.any.pred %%sw_p, %%sw_p, 0xffffffff;\n\t"
+        "@!%%sw_p bra POLL;\n\t"
         "mov.u32 %%lu_spins, 0xffffffff;\n\t"
         "fence.acq_rel.sys;\n\t"
         "bar.warp.sync 0xffffffff;\n\t"
         "bra POLL;\n\t"
         "GIVEN_UP:\n\t"
+        "}\n\t"
         "mov.u32 %0, 1;\n\t"
         "@!%%lu_last bra DONE;\n\t"
         "{\n\t"

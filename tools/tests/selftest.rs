@@ -333,7 +333,8 @@ fn ranks_of(pid: u32) -> Vec<(u32, i32)> {
 /// One rank fails where the other could go on: neither hangs, and both go on to the next check.
 #[test]
 fn one_rank_fails_and_both_go_on() {
-    let rank = "if [ $AQUEDUCT_RANK = 1 ]; then export AQUEDUCT_SCRATCH_BYTES=100; fi; exec \"$0\" selftest --quick";
+    let rank =
+        "if [ $AQUEDUCT_RANK = 1 ]; then export AQUEDUCT_SCRATCH_BYTES=100; fi; exec \"$0\" selftest --quick";
     let own = env!("CARGO_BIN_EXE_aqueduct");
     let launch = ["run", "-n", "2", "--no-prefix", "--timeout", "100", "--", "sh", "-c", rank, own];
     let outcome = run(&mut aqueduct(&launch)).exited(1);

@@ -100,7 +100,7 @@ impl Collective {
     ) -> Result<Self> {
         let (deadline, ranks) = (deadline.into(), comm.size());
         let geometry = agreed_geometry(comm);
-        let chosen = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
+        let (chosen, scratch) = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
         // All calls belong on one stream.
         let series = comm.context().new_series();
         let mut entries = Vec::new();
@@ -142,7 +142,7 @@ impl Collective {
                 prepare("lines", plans::lines(&kind, packets), most, 0..=line_bytes)?;
             }
             let direct = prepare("zero-copy", plans::zero_copy(&kind, zero_copy), u64::MAX, 0..=u64::MAX)?;
-            let slice = staging_bytes(comm, &config, geometry);
+            let slice = staging_bytes(ranks, &config, geometry, scratch);
             let through = plans::through_scratch(
                 &kind,
                 Shape { ranks, in_place, ..shape(geometry, usual_blocks(geometry).0) },

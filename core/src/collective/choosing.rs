@@ -23,7 +23,7 @@ pub(super) struct Chosen {
     pub(super) why: String,
 }
 
-/// The choice for `kind`. Collective.
+/// The choice for `kind`, and the least scratch in bytes that a rank allows. Collective.
 ///
 /// # Errors
 /// Of every rank: if one cannot read its table, or if tables differ.
@@ -34,7 +34,7 @@ pub(super) fn choose(
     config: &CollectiveConfig,
     geometry: Geometry,
     deadline: Deadline,
-) -> Result<Chosen> {
+) -> Result<(Chosen, u64)> {
     // A rank that fails tells the others, which would wait for it.
     let given = config.check(op, kind).and_then(|()| match (&config.tuning, &comm.config().tuning) {
         (Some(table), _) => Ok(Some(table.clone())),
@@ -79,7 +79,7 @@ pub(super) fn choose(
         chosen.why.push_str("; no LL128 packets, because NVLink does not join all ranks");
         chosen.choice.line_bytes = 0;
     }
-    Ok(chosen)
+    Ok((chosen, scratch))
 }
 
 /// The table's choice if it has one for these ranks and devices, else the usual one.

@@ -3,7 +3,6 @@
 use super::config::CollectiveConfig;
 use super::plans::Shape;
 use crate::channel::Geometry;
-use crate::comm::Communicator;
 use crate::plan::Kind;
 
 /// The blocks of kernels that send packets, which have as many of them as the message needs, and of those that reach the peers' buffers,
@@ -28,12 +27,18 @@ pub(super) fn packet_bytes(kind: &Kind, ranks: u32, geometry: Geometry) -> u64 {
     one_shot_limit(copies, geometry.software)
 }
 
-/// Bytes of a slice of a large message on buffers that peers do not reach.
-pub(super) fn staging_bytes(comm: &Communicator, config: &CollectiveConfig, geometry: Geometry) -> usize {
+/// Bytes of a slice of a large message on buffers that peers do not reach, where every rank allows so much scratch.
+pub(super) fn staging_bytes(
+    ranks: u32,
+    config: &CollectiveConfig,
+    geometry: Geometry,
+    scratch: u64,
+) -> usize {
     let usual: usize = if geometry.software { 256 << 10 } else { 16 << 20 };
-    let wanted = config.staging_bytes.unwrap_or_else(|| usual.min(comm.config().scratch_bytes / 4));
+    let wanted =
+        config.staging_bytes.unwrap_or_else(|| usual.min(usize::try_from(scratch / 4).unwrap_or(usize::MAX)));
     // At least a vector for each rank.
-    wanted.max(16 * comm.size() as usize)
+    wanted.max(16 * ranks as usize)
 }
 
 /// The largest message that goes as packets where each rank sends it to all others.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_driver_sys::CUresult;
 
@@ -13,7 +13,6 @@ use super::super::super::{Plan, Reduction, file, samples};
 use super::{Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, close, everywhere, ranks, ranks_on};
 use crate::comm::Communicator;
 use crate::gpu::{GpuBuffer, Hooks, Stream};
-use crate::sync::{Mutex, lock};
 
 const SOFT: &str = "AQUEDUCT_SOFT_MULTICAST";
 const SUM: Option<Reduction> = Some(Reduction::Sum);
@@ -185,7 +184,7 @@ impl log::Log for Lines {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        lock(&LINES).push(record.args().to_string());
+        LINES.lock().unwrap_or_else(PoisonError::into_inner).push(record.args().to_string());
     }
 
     fn flush(&self) {}
@@ -195,10 +194,10 @@ impl log::Log for Lines {
 fn falls_back(driver: &Driver, plans: &[Plan], config: impl Fn(u32) -> ExecutorConfig + Sync, says: &str) {
     for plan in plans {
         let comms = ranks_on(driver, plan.ranks.len());
-        lock(&LINES).clear();
+        LINES.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let reduction = plan.reductions().next();
         let mut rig = Rig::of_config(&comms, plan, 960, &[reduction], &config).unwrap();
-        let lines = lock(&LINES).clone();
+        let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner).clone();
         assert!(lines.iter().any(|line| line.contains(says)), "{}: {lines:?} without {says}", plan.name);
         assert!(!rig.executors.iter().any(Executor::uses_multicast), "{}", plan.name);
         assert!(!rig.goes_by_multicast(960, reduction));
@@ -219,7 +218,7 @@ struct Watch(Mutex<HashMap<&'static str, usize>>);
 
 impl Watch {
     fn count(&self, function: &str) -> usize {
-        lock(&self.0).get(function).copied().unwrap_or(0)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(function).copied().unwrap_or(0)
     }
 }
 
@@ -230,7 +229,7 @@ impl Hooks for Watch {
 
     fn after(&self, function: &'static str, result: CUresult) {
         if result == CUresult::CUDA_SUCCESS {
-            *lock(&self.0).entry(function).or_default() += 1;
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(function).or_default() += 1;
         }
     }
 }
