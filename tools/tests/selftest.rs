@@ -330,14 +330,27 @@ fn ranks_of(pid: u32) -> Vec<(u32, i32)> {
         .collect()
 }
 
-/// One rank has too little scratch: both say so, as the least counts, neither hangs, and both go on to the next check.
+/// Runs the self-test of two ranks with a variable that rank 1 alone has.
+fn with_rank_1(variable: &str) -> Outcome {
+    let rank = format!("if [ $AQUEDUCT_RANK = 1 ]; then export {variable}; fi; exec \"$0\" selftest --quick");
+    let own = env!("CARGO_BIN_EXE_aqueduct");
+    let launch = ["run", "-n", "2", "--no-prefix", "--timeout", "100", "--", "sh", "-c", &rank, own];
+    run(&mut aqueduct(&launch)).exited(1)
+}
+
+/// One rank fails where the other could go on: neither hangs, and both go on to the next check.
 #[test]
 fn one_rank_fails_and_both_go_on() {
-    let rank =
-        "if [ $AQUEDUCT_RANK = 1 ]; then export AQUEDUCT_SCRATCH_BYTES=100; fi; exec \"$0\" selftest --quick";
-    let own = env!("CARGO_BIN_EXE_aqueduct");
-    let launch = ["run", "-n", "2", "--no-prefix", "--timeout", "100", "--", "sh", "-c", rank, own];
-    let outcome = run(&mut aqueduct(&launch)).exited(1);
+    let outcome = with_rank_1("AQUEDUCT_SOFT_MEMORY=16M");
+    let [passed, failed, _] = counted(&outcome);
+    assert!(passed >= 14 && failed >= 11, "{}", outcome.stdout);
+    outcome.prints(&["#   rank 1: ", "the software device's memory is used up"]);
+}
+
+/// The least scratch of a rank counts for all: both say so.
+#[test]
+fn one_rank_has_too_little_scratch() {
+    let outcome = with_rank_1("AQUEDUCT_SCRATCH_BYTES=100");
     let [passed, failed, _] = counted(&outcome);
     assert!(passed >= 14 && failed >= 11, "{}", outcome.stdout);
     outcome.prints(&["the least that a rank allows is 100; set AQUEDUCT_SCRATCH_BYTES to"]);

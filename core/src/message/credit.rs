@@ -69,7 +69,7 @@ impl Amount {
 /// The credit that this side has with a peer.
 #[derive(Debug)]
 pub(super) struct Credit {
-    /// What is left of it, as one word, so that both parts change together. It orders nothing else.
+    /// Messages and bytes left, in one word, so that both change together. The word orders no other memory.
     left: AtomicU64,
     most: Amount,
 }

@@ -298,7 +298,7 @@ fn data_of_a_revoked_token_is_never_taken_for_good() {
         let start = Instant::now();
         let mut round = 0_u32;
         // Until both have happened often, which depends on the machine.
-        while round < 120 || good.len() < 15 || refused.len() < 10 {
+        while round < 300 || good.len() < 50 || refused.len() < 10 {
             let value = (round % 100) as u8 * 2 + 1;
             memory.fill(value);
             let exposed = b.expose(&memory).unwrap();
