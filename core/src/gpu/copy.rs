@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cuda_driver_sys::{CUdeviceptr, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 
 use super::driver::call;
+use super::keep::KeepAlive;
 use super::slice::DeviceSlice;
 use super::stream::Stream;
 use crate::error::{Error, Result};
@@ -20,14 +21,32 @@ impl Stream {
             let message = format!("the destination has {} bytes, the source {}", dst.len(), src.len());
             return Err(Error::usage("copy", message));
         }
-        let (to, from, len) = (dst.ptr(), src.ptr(), dst.len());
+        let keep = [dst, src].map(|slice| Arc::clone(slice.keep_alive()));
+        // SAFETY: each slice names memory that its owner keeps accessible, and both owners are retained until the work
+        // is done.
+        unsafe { self.copy_keeping(dst.ptr(), src.ptr(), dst.len(), keep) }
+    }
+
+    /// As [`copy`](Self::copy), between addresses. The stream [retains](Stream::retain) each of `keep` for the copy.
+    ///
+    /// # Safety
+    /// Both ranges must stay accessible until the copy is done; `keep` may see to that.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) unsafe fn copy_keeping(
+        &self,
+        to: CUdeviceptr,
+        from: CUdeviceptr,
+        len: usize,
+        keep: impl IntoIterator<Item = KeepAlive>,
+    ) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: each slice names memory that its owner keeps accessible, and both owners are retained until the work
-        // is done.
-        self.enqueue([dst, src].map(|slice| Arc::clone(slice.keep_alive())), || unsafe {
-            call!(self.context().driver(), cuMemcpyAsync(to, from, len, self.raw()))
+        // SAFETY: the caller vouches for both ranges, and the stream is alive.
+        self.enqueue(keep, || unsafe {
+            call!(self.context().driver(), cuMemcpyAsync(to, from, len, self.handle()))
         })
     }
 

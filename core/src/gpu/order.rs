@@ -2,6 +2,7 @@
 
 use super::driver::call;
 use super::event::Event;
+use super::keep::KeepAlive;
 use super::stream::Stream;
 use crate::error::Result;
 
@@ -11,8 +12,7 @@ impl Event {
     /// # Errors
     /// A driver error, for example that the stream belongs to another context.
     pub fn record(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: both are alive.
-        stream.enqueue([], || unsafe { self.record_raw(stream.handle()) })?;
+        stream.mark(self)?;
         self.note_captured(stream.is_capturing()?);
         self.outcomes().replace(stream.outcomes());
         Ok(())
@@ -29,12 +29,37 @@ impl Stream {
     /// # Errors
     /// A driver error.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
-        self.enqueue([], || {
+        self.wait_behind(event, [])?;
+        self.outcomes().inherit(event.outcomes());
+        Ok(())
+    }
+
+    /// Lets later work of `next` begin only after all work of this stream so far; `event` serves nothing else meanwhile. `next`
+    /// [retains](Stream::retain) each of `keep` for that work. Waits for `next` are not told if work of this stream gave up a wait:
+    /// whoever enqueues such work names its outcomes itself.
+    ///
+    /// # Errors
+    /// A driver error; then nothing of `keep` was retained.
+    pub(crate) fn precede(
+        &self,
+        next: &Self,
+        event: &Event,
+        keep: impl IntoIterator<Item = KeepAlive>,
+    ) -> Result<()> {
+        self.mark(event)?;
+        next.wait_behind(event, keep)
+    }
+
+    fn mark(&self, event: &Event) -> Result<()> {
+        // SAFETY: both are alive.
+        self.enqueue([], || unsafe { event.record_raw(self.handle()) })
+    }
+
+    fn wait_behind(&self, event: &Event, keep: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
+        self.enqueue(keep, || {
             self.may_be_captured();
             // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
             unsafe { call!(self.context().driver(), cuStreamWaitEvent(self.handle(), event.raw(), 0)) }
-        })?;
-        self.outcomes().inherit(event.outcomes());
-        Ok(())
+        })
     }
 }

@@ -109,6 +109,9 @@ pub struct Switch {
 pub struct Block {
     /// Operations. Only [`Op::Sync`] and [`Op::Barrier`] order data against what follows.
     pub ops: Vec<Operation>,
+    /// A copy engine does the moves, in a stream of the block's own, and no threads: copies of one plain operand each, with signals,
+    /// waits and semaphores between them.
+    pub copy_engine: bool,
 }
 
 /// An [`Op`] and where it came from.
@@ -310,6 +313,22 @@ pub struct Loop {
     pub body: Vec<Operation>,
 }
 
+impl Block {
+    /// A block of threads.
+    pub const fn new(ops: Vec<Operation>) -> Self {
+        Self { ops, copy_engine: false }
+    }
+
+    /// All operations: those of loops, instead of the loops.
+    pub(super) fn all_ops(&self) -> impl Iterator<Item = &Op> {
+        let flat = self.ops.iter().flat_map(|operation| match &operation.op {
+            Op::Loop(repeated) => repeated.body.as_slice(),
+            _ => std::slice::from_ref(operation),
+        });
+        flat.map(|operation| &operation.op)
+    }
+}
+
 impl Op {
     /// The operation, from place `origin` of what its author wrote.
     pub fn at(self, origin: u32) -> Operation {
@@ -343,12 +362,7 @@ impl Operand {
 impl RankPlan {
     /// All operations: those of loops, instead of the loops.
     pub(super) fn all_ops(&self) -> impl Iterator<Item = &Op> {
-        let ops = self.blocks.iter().flat_map(|block| &block.ops);
-        let flat = ops.flat_map(|operation| match &operation.op {
-            Op::Loop(repeated) => repeated.body.as_slice(),
-            _ => std::slice::from_ref(operation),
-        });
-        flat.map(|operation| &operation.op)
+        self.blocks.iter().flat_map(Block::all_ops)
     }
 
     /// Chunks of one of the buffers.

@@ -5,6 +5,8 @@ use super::{
     Plan, PortPut, Protocol, RankPlan, Reduction, Settings, Share, Switch,
 };
 
+pub(super) mod copies;
+
 const INPUT: Buffer = Buffer::Input;
 const OUTPUT: Buffer = Buffer::Output;
 const SCRATCH: Buffer = Buffer::Scratch;
@@ -25,6 +27,9 @@ pub(super) fn all() -> Vec<Plan> {
         port_packets(),
         reading_reduce_scatter(),
         switch_packets(),
+        copies::all_gather(3),
+        copies::all_reduce(2),
+        copies::all_reduce(3),
     ]
 }
 
@@ -48,7 +53,7 @@ fn local(buffer: Buffer, first: u32) -> Operand {
 }
 
 fn block(ops: Vec<Op>) -> Block {
-    Block { ops: (0..).zip(ops).map(|(origin, op)| op.at(origin)).collect() }
+    Block::new((0..).zip(ops).map(|(origin, op)| op.at(origin)).collect())
 }
 
 fn signals(channels: u32, relaxed: bool) -> impl Iterator<Item = Op> {

@@ -27,7 +27,8 @@ pub(super) fn show(out: &mut impl Write, plan: &Plan) -> Result<()> {
             writeln!(out, "  switch {index}: {} of ranks {:?}", letter(switch.buffer), switch.ranks)?;
         }
         for (index, block) in rank.blocks.iter().enumerate() {
-            writeln!(out, "  block {index}")?;
+            let by = if block.copy_engine { ", by a copy engine" } else { "" };
+            writeln!(out, "  block {index}{by}")?;
             operations(out, &block.ops, 4)?;
         }
     }

@@ -7,6 +7,7 @@
 
 mod cells;
 mod clock;
+mod copy_engine;
 mod ends;
 mod finding;
 mod packets;
@@ -22,6 +23,8 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use copy_engine::refusal as copy_engine_refusal;
 pub(super) use ends::Ends;
 pub use finding::{Finding, FindingKind, Location};
 pub(super) use run::sums;

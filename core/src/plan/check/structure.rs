@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::collective::Kind;
+use super::copy_engine;
 use super::ends::Ends;
 use super::finding::{Finding, FindingKind, Location, MOST};
 use super::geometry::operands;
@@ -102,6 +103,11 @@ impl Structure<'_> {
             for (index, operation) in contents.ops.iter().enumerate() {
                 let position = Position::of(self.plan, rank, block, index, None);
                 self.operation(position, &operation.op, None);
+                if contents.copy_engine
+                    && let Some(why) = copy_engine::refusal(&self.plan.settings, &operation.op)
+                {
+                    self.add(FindingKind::Operands, position, why);
+                }
                 if let Op::Loop(repeated) = &operation.op {
                     self.repeated(position, repeated);
                 }

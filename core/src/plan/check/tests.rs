@@ -269,7 +269,7 @@ fn structures() {
     wrong(&op(samples::moved(&[input], &[input.packets()], 1)), "packets lie in scratch only");
     let mut shifted = samples::all().into_iter().find(|plan| plan.name == "port").unwrap();
     let (from, to) = (Operand::local(Buffer::Output, 0), Operand::local(Buffer::Output, 1));
-    shifted.ranks[0].blocks.push(Block { ops: vec![samples::moved(&[from], &[to], 2).at(0)] });
+    shifted.ranks[0].blocks.push(Block::new(vec![samples::moved(&[from], &[to], 2).at(0)]));
     assert!(first(&shifted, FindingKind::Operands).contains("operands overlap in part"));
 }
 

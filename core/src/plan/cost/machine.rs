@@ -95,6 +95,8 @@ machine! {
     port_flush_us,
     /// Bytes of a put within a host.
     port_gbps,
+    /// A copy of a copy engine, or the kernel of its signals and waits, begins so long behind what precedes it in the stream.
+    copy_us,
     /// From a NIC to the memory at the other host.
     nic_us,
     /// Bytes that leave or come to a NIC.

@@ -13,6 +13,7 @@ use crate::error::Result;
 use state::{Run, number};
 
 mod control;
+mod copies;
 mod moves;
 mod port;
 mod start;
@@ -106,6 +107,13 @@ impl<'p> Run<'p, '_> {
     /// Runs an operation. Returns when it ends; `None` if the block waits, and is noted where it will be woken.
     fn step(&mut self, index: u32, step: cursor::Step<'p>) -> Option<Time> {
         let turn = step.turn.map(|(repeated, _, iteration)| (repeated, iteration));
+        if self.blocks[index as usize].copy_engine {
+            match step.op {
+                Op::Sync => return Some(self.now(index)),
+                Op::Move(moved) => return Some(self.copied(index, moved)),
+                _ => self.begin_kernel(index),
+            }
+        }
         match step.op {
             Op::Sync => {
                 let until = self.now(index) + self.costs.sync;

@@ -28,6 +28,7 @@ fn machine(numbers: &[(&str, f64)]) -> Machine {
         "port_put_us",
         "port_signal_us",
         "port_flush_us",
+        "copy_us",
         "nic_us",
     ] {
         *machine.number(key).unwrap() = 0.0;
@@ -234,4 +235,21 @@ fn an_endless_loop_is_refused() {
     }
     let error = timeline(&plan, &Machine::named("h200-x2").unwrap(), 64 << 20).unwrap_err().to_string();
     assert!(error.contains("more than 1000000 operations in a call; use a smaller message"), "{error}");
+}
+
+/// A copy engine pays for each node of its stream, and moves at the rate of links.
+#[test]
+fn copies_take_a_node_each_and_the_time_of_the_link() {
+    let plan = samples::copies::all_gather(2);
+    let predicted = |numbers: &[(&str, f64)], bytes| predict(&plan, &machine(numbers), bytes).unwrap();
+    // The kernel that meets the peer, the local copy, the copy to the peer, the kernel of the end.
+    let nodes = predicted(&[("copy_us", 10.0)], 1 << 20);
+    assert!((nodes - 40.0).abs() < 0.1, "{nodes}");
+    let linked = predicted(&[("link_out_gbps", 100.0)], 100_000_000);
+    assert!((linked - 1000.0).abs() < 1.0, "{linked}");
+    let engine = predicted(&[("port_gbps", 50.0)], 100_000_000);
+    assert!((engine - 2000.0).abs() < 1.0, "{engine}");
+    // Read and written.
+    let own = predicted(&[("local_gbps", 100.0)], 100_000_000);
+    assert!((own - 2000.0).abs() < 1.0, "{own}");
 }

@@ -49,8 +49,9 @@ pub(super) fn block(value: &Value<'_>, index: usize, tables: &Tables, path: &Pat
         local.buffers(item, &list.index(index))?;
     }
     let ops = operations(&mut object, &local, false)?;
+    let copy_engine = object.flag("copy_engine", false)?;
     object.finish()?;
-    Ok(Block { ops })
+    Ok(Block { ops, copy_engine })
 }
 
 fn operations(object: &mut Object<'_, '_, '_>, local: &Local<'_>, in_loop: bool) -> Result<Vec<Operation>> {

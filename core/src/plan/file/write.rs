@@ -192,7 +192,7 @@ fn write_block(
             add(out, format_args!("{{\"access_channel_type\":\"{name}\",\"remote_buffer_ids\":[{ids}]}}"));
         }
     }
-    out.push_str("]}");
+    out.push_str(if block.copy_engine { "],\"copy_engine\":true}" } else { "]}" });
     Ok(())
 }
 

@@ -5,6 +5,8 @@
 
 mod averages;
 pub(super) mod control;
+mod copies;
+mod laps;
 pub(super) mod mark;
 mod operands;
 mod refusal;
@@ -19,6 +21,7 @@ use aqueduct_ptx::plan as ptx;
 
 pub(super) use averages::Averages;
 pub(super) use control::Control;
+pub(super) use copies::{Copy, End, Part, copies};
 use operands::Addresses;
 pub(super) use operands::{Address, Store};
 pub(super) use teams::{Team, teams};
@@ -39,7 +42,7 @@ pub(super) struct Lowered {
 }
 
 /// Describes `rank`'s kernel for elements of a type, with `reduction` in place of the plan's own if there is one. A rank without
-/// operations has none.
+/// operations of threads has none.
 ///
 /// # Errors
 /// [`ErrorKind::Plan`] for what kernels cannot do: the message names the operation.
@@ -59,13 +62,13 @@ pub(super) fn lower(
     let rows = rows.transpose()?;
     let reductions = Reductions { element, reduction, averages };
     let mut blocks = steps::of_rank(plan, rank, &control, reductions, &mut addresses, ways)?;
-    let laps = steps::laps(plan, rank, &control, &mut addresses)?;
+    let laps = laps::of_rank(plan, rank, &control, &mut addresses)?;
     if blocks.is_empty() {
         // Its scratch has to be cleared before 32 bits of flags start over, and only a kernel does that.
         return match laps {
             None => Ok(None),
             Some(_) => Err(refusal::refused(format!(
-                "rank {rank} has no operation, but its scratch gets packets; let it read them, or send none"
+                "rank {rank} has no operation of threads, but its scratch gets packets; let it read them, or send none"
             ))),
         };
     }
@@ -85,7 +88,7 @@ pub(super) fn lower(
         addresses: addresses.len(),
         calls: control.calls(),
         double_scratch: plan.settings.double_scratch,
-        packets: steps::packet_form(plan),
+        packets: laps::packet_form(plan),
         laps,
         rows,
         trace,
@@ -116,7 +119,10 @@ mod tests {
         let mut plan = samples::one_shot(2, true);
         plan.ranks[1].blocks.clear();
         let error = lowered(&plan).unwrap_err().to_string();
-        assert!(error.contains("rank 1 has no operation") && error.contains("send none"), "{error}");
+        assert!(
+            error.contains("rank 1 has no operation of threads") && error.contains("send none"),
+            "{error}"
+        );
     }
 
     fn unmarked(steps: Vec<ptx::Step>) -> Vec<ptx::Step> {
@@ -143,9 +149,9 @@ mod tests {
                 let averages = Averages::of(&plan);
                 let lowered = |number| {
                     let ways = records(number);
-                    lower(&plan, rank, ptx::Element::F32, None, &averages, ways).unwrap().unwrap()
+                    lower(&plan, rank, ptx::Element::F32, None, &averages, ways).unwrap()
                 };
-                let (plain, mut traced) = (lowered(None), lowered(Some(64)));
+                let Some((plain, mut traced)) = lowered(None).zip(lowered(Some(64))) else { continue };
                 let of_marks = text(&traced.kernel);
                 let marks = traced.kernel.shapes.iter().map(|shape| shape.steps.len()).sum::<usize>();
                 assert!(

@@ -1,6 +1,6 @@
 //! A block's operations as steps of a kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
@@ -8,8 +8,8 @@ use ptx::Number::Fixed;
 use super::averages::Averages;
 use super::control::{Control, Counters};
 use super::ir::{
-    Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, Protocol,
-    RankPlan, Reduction,
+    Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
+    Reduction,
 };
 use super::mark::number;
 use super::operands::{Address, Addresses, Store, by_multicast, expanded, in_store, shared};
@@ -32,7 +32,7 @@ pub(super) struct Reductions<'p, 'a> {
     pub(super) averages: &'a Averages<'p>,
 }
 
-/// The steps of every block of a rank.
+/// The steps of every block of a rank that has threads.
 pub(super) fn of_rank(
     plan: &Plan,
     rank: u32,
@@ -43,16 +43,32 @@ pub(super) fn of_rank(
 ) -> Result<Vec<Vec<ptx::Step>>> {
     let rank_plan = &plan.ranks[rank as usize];
     single_users(rank, rank_plan)?;
-    let (controls, ends) = (BTreeMap::new(), other_ends(plan, rank));
-    let mut translator =
-        Translator { plan, rank, rank_plan, control, reductions, addresses, ways, controls, ends };
-    let blocks = rank_plan.blocks.iter().zip(0..);
+    let mut translator = Translator::new(plan, rank, control, reductions, addresses, ways);
+    let blocks = (0..).zip(&rank_plan.blocks).filter(|(_, block)| !block.copy_engine);
     blocks
-        .map(|(block, index)| {
+        .map(|(index, block)| {
             let at = |op: usize, inner| Position::of(plan, rank, index, op, inner);
             translator.steps(&block.ops, None, &|op| at(op, None), &at)
         })
         .collect()
+}
+
+/// The steps of some control operations of a block, which need no sync between each other.
+pub(super) fn of_controls<'p>(
+    plan: &Plan,
+    rank: u32,
+    control: &Control,
+    averages: &Averages<'_>,
+    ops: impl IntoIterator<Item = (Position, &'p Op)>,
+    addresses: &mut Addresses,
+) -> Result<Vec<ptx::Step>> {
+    let reductions = Reductions { element: ptx::Element::U8, reduction: None, averages };
+    let mut translator = Translator::new(plan, rank, control, reductions, addresses, Ways::default());
+    let mut steps = Vec::new();
+    for (position, op) in ops {
+        join(&mut steps, translator.step(op, position)?);
+    }
+    Ok(steps)
 }
 
 struct Translator<'p, 'a> {
@@ -73,7 +89,20 @@ struct Translator<'p, 'a> {
 type At<'f> = &'f dyn Fn(usize) -> Position;
 type Inside<'f> = &'f dyn Fn(usize, Option<usize>) -> Position;
 
-impl Translator<'_, '_> {
+impl<'p, 'a> Translator<'p, 'a> {
+    fn new(
+        plan: &'p Plan,
+        rank: u32,
+        control: &'p Control,
+        reductions: Reductions<'p, 'a>,
+        addresses: &'a mut Addresses,
+        ways: Ways<'a>,
+    ) -> Self {
+        let (rank_plan, controls, ends) =
+            (&plan.ranks[rank as usize], BTreeMap::new(), other_ends(plan, rank));
+        Self { plan, rank, rank_plan, control, reductions, addresses, ways, controls, ends }
+    }
+
     /// Steps of a block, or of the loop that is its operation `within`.
     fn steps(
         &mut self,
@@ -298,7 +327,7 @@ fn other_ends(plan: &Plan, rank: u32) -> Vec<Option<(u32, Channel)>> {
     plan.ranks[rank as usize].memory_channels.iter().map(end).collect()
 }
 
-fn signal(
+pub(super) fn signal(
     mine: Counters,
     peer: u32,
     theirs: Counters,
@@ -309,7 +338,7 @@ fn signal(
     ptx::Signal { outbound: Fixed(mine.outbound), peer: Fixed(area), inbound: Fixed(theirs.inbound), relaxed }
 }
 
-fn wait(mine: Counters, peer: u32, relaxed: bool) -> ptx::Wait {
+pub(super) fn wait(mine: Counters, peer: u32, relaxed: bool) -> ptx::Wait {
     ptx::Wait { inbound: Fixed(mine.inbound), expected: Fixed(mine.expected), rank: Fixed(peer), relaxed }
 }
 
@@ -355,79 +384,6 @@ fn flat(ops: &[Operation]) -> impl Iterator<Item = &Op> {
             _ => std::slice::from_ref(operation),
         })
         .map(|operation| &operation.op)
-}
-
-/// How this rank begins a lap of flags: with every rank that writes packets here or reads those written from here.
-pub(super) fn laps(
-    plan: &Plan,
-    rank: u32,
-    control: &Control,
-    addresses: &mut Addresses,
-) -> Result<Option<ptx::Laps>> {
-    let mut peers = BTreeSet::new();
-    let mut local = false;
-    for (other, from) in plan.ranks.iter().zip(0..) {
-        for to in packet_targets(from, other) {
-            match () {
-                () if from == rank && to == rank => local = true,
-                () if from == rank => _ = peers.insert(to),
-                () if to == rank => _ = peers.insert(from),
-                () => {}
-            }
-        }
-    }
-    if peers.is_empty() && !local {
-        return Ok(None);
-    }
-    let (mut signals, mut waits) = (Vec::new(), Vec::new());
-    for peer in peers {
-        let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
-        signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
-        waits.push(wait(control.lap(peer), peer, false));
-    }
-    let halves = if plan.settings.double_scratch { 2 } else { 1 };
-    // Halves are as far apart as the rank with the most scratch needs.
-    let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
-    let each = if packet_form(plan) == ptx::PacketForm::Ll128 { 1 } else { 2 };
-    let chunks = u64::from(most) * each * halves;
-    Ok(Some(ptx::Laps {
-        packets: addresses.index(Address::Packets(rank)),
-        chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,
-        barrier: control.lap_barrier(),
-        signals,
-        waits,
-    }))
-}
-
-/// How packets of a plan lie in scratch.
-pub(super) fn packet_form(plan: &Plan) -> ptx::PacketForm {
-    match plan.settings.protocol {
-        Protocol::Simple | Protocol::Ll => ptx::PacketForm::Ll16,
-        Protocol::Ll128 => ptx::PacketForm::Ll128,
-    }
-}
-
-/// The ranks into whose scratch a rank writes packets.
-fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
-    let mut targets = BTreeSet::new();
-    for op in rank_plan.all_ops() {
-        match op {
-            Op::Move(moved) => {
-                for target in moved.targets.iter().filter(|target| target.form == Form::Packets) {
-                    match target.place {
-                        Place::Local(_) => _ = targets.insert(rank),
-                        Place::Remote { rank, .. } => _ = targets.insert(rank),
-                        Place::Switch(index) => targets.extend(&rank_plan.switches[index as usize].ranks),
-                    }
-                }
-            }
-            Op::Port(put) if put.form == Form::Packets => {
-                targets.extend(rank_plan.port_channels.get(put.channel as usize));
-            }
-            _ => {}
-        }
-    }
-    targets
 }
 
 #[cfg(test)]

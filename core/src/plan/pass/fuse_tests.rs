@@ -27,7 +27,7 @@ fn r(first: u32) -> Operand {
 
 /// Two ranks; rank 1 reads the upper half of its own scratch and of rank 0's, so that both are shared.
 fn plan(ops: Vec<Op>) -> Plan {
-    let block = |ops: Vec<Op>| Block { ops: (0..).zip(ops).map(|(origin, op)| op.at(origin)).collect() };
+    let block = |ops: Vec<Op>| Block::new((0..).zip(ops).map(|(origin, op)| op.at(origin)).collect());
     let rank = |peer, blocks| RankPlan {
         input_chunks: 8,
         output_chunks: 8,

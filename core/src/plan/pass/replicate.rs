@@ -81,6 +81,7 @@ fn all(plan: &Plan, rank: &RankPlan, instances: u32, policy: Policy) -> Result<R
         semaphores: repeated(&rank.semaphores, instances, policy, |_, &value| value),
         blocks: repeated(&rank.blocks, instances, policy, |number, block| Block {
             ops: instance(number).operations(&block.ops),
+            copy_engine: block.copy_engine,
         }),
     })
 }

@@ -16,7 +16,7 @@ fn local(first: u32) -> Operand {
 
 /// Two ranks of 8 chunks. Block 1 of rank 0 reads scratch chunk 7 and writes scratch chunk 6.
 fn plan(ops: Vec<Op>) -> Plan {
-    let block = |ops: Vec<Op>| Block { ops: (0..).zip(ops).map(|(origin, op)| op.at(origin)).collect() };
+    let block = |ops: Vec<Op>| Block::new((0..).zip(ops).map(|(origin, op)| op.at(origin)).collect());
     let rank = |peer| RankPlan {
         input_chunks: 8,
         output_chunks: 8,

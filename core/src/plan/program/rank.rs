@@ -72,6 +72,16 @@ impl<'p> Rank<'p> {
         Semaphore::new(Call::of("Rank::semaphore"), self.recorder, self.index, initial_value)
     }
 
+    /// Gives block `tb` of this rank to a copy engine, wherever in the program this stands. Its copies (`copy`, `put`, `get` of plain
+    /// data) are then done by the device's copy engines, one behind the other in a stream of the block's own, and its signals,
+    /// waits and semaphores by a kernel of one warp between them: a large message moves at the full rate of the links and takes
+    /// next to no multiprocessor. It cannot reduce, share a range, loop, meet others in a barrier or use packets, ports and switches;
+    /// nor touch scratch in a program with double scratch.
+    #[track_caller]
+    pub fn copy_engine(&self, tb: u32) {
+        self.recorder.copy_engine(Call::of("Rank::copy_engine"), self.index, tb);
+    }
+
     /// All threads of these blocks have done what stands before when any begins what stands after. Of one block, its threads
     /// meet.
     #[track_caller]

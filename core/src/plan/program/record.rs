@@ -75,6 +75,8 @@ struct RankRecord {
     blocks: BTreeMap<u32, Record>,
     /// Numbers of barriers, by their blocks in ascending order.
     barriers: HashMap<Vec<u32>, u32>,
+    /// Blocks that copy engines run, and where the program says so.
+    copy_engines: BTreeMap<u32, Line>,
 }
 
 /// A loop whose body is being recorded.
@@ -133,6 +135,7 @@ impl Recorder {
             plan: RankPlan { input_chunks, output_chunks, ..RankPlan::default() },
             blocks: BTreeMap::new(),
             barriers: HashMap::new(),
+            copy_engines: BTreeMap::new(),
         };
         let state = State { error: None, ranks: (0..ranks).map(rank).collect(), looped: None };
         Self { state: RefCell::new(state), ranks }
@@ -209,9 +212,18 @@ impl Recorder {
             return self.fail(call, &fault);
         }
         for (member, &block) in (0..).zip(group) {
-            let share = Some(Share { member, of: number(group.len()) });
+            let share = (group.len() > 1).then(|| Share { member, of: number(group.len()) });
             let moved = moved.clone().map(|moved| Op::Move(Move { share, ..moved }.into()));
             self.op(call, (rank, block), SyncType::None, moved);
+        }
+    }
+
+    /// Gives a block to a copy engine.
+    pub(super) fn copy_engine(&self, call: Call, rank: u32, block: u32) {
+        let mut state = self.state.borrow_mut();
+        match self.known(rank) {
+            Ok(()) => _ = state.ranks[rank as usize].copy_engines.entry(block).or_insert(call.line),
+            Err(fault) => state.fail(call, None, &fault),
         }
     }
 
@@ -293,7 +305,7 @@ impl Recorder {
         let mut plans = Vec::with_capacity(ranks.len());
         let mut lines = Vec::with_capacity(ranks.len());
         for (rank, record) in (0..).zip(ranks) {
-            let mut plan = record.plan;
+            let (mut plan, mut copy_engines) = (record.plan, record.copy_engines);
             let mut of_blocks = BTreeMap::new();
             for (next, (block, record)) in (0..).zip(record.blocks) {
                 if block != next {
@@ -301,8 +313,15 @@ impl Recorder {
                 }
                 let mut ops = record.ops;
                 ops.shrink_to_fit();
-                plan.blocks.push(Block { ops });
+                let copy_engine = copy_engines.remove(&block).is_some();
+                plan.blocks.push(Block { ops, copy_engine });
                 of_blocks.insert(block, record.lines);
+            }
+            if let Some((block, line)) = copy_engines.pop_first() {
+                let message = format!(
+                    "{line}: rank {rank} gives block {block} to a copy engine, but it has no operations"
+                );
+                return Err(Error::new(ErrorKind::Plan, "CollectiveProgram::build", message));
             }
             plans.push(plan);
             lines.push(of_blocks);

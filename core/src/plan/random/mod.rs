@@ -16,6 +16,7 @@ pub use mutate::mutant;
 
 use dice::Dice;
 
+use super::check::copy_engine_refusal;
 use super::collective;
 use super::ir::{self, Plan};
 use super::pass::{self, effects};
@@ -32,7 +33,18 @@ pub fn bare_program(seed: u64) -> Plan {
     if dice.one_in(2) && !plan.ranks.iter().any(by_port) {
         plan.settings.protocol = ir::Protocol::Ll128;
     }
+    copy_engines(&mut plan, &mut dice);
     plan
+}
+
+/// Gives some of the blocks that copy engines can run to them, but no rank's first: packets need a kernel.
+fn copy_engines(plan: &mut Plan, dice: &mut Dice) {
+    let settings = &plan.settings;
+    for block in plan.ranks.iter_mut().flat_map(|rank| rank.blocks.iter_mut().skip(1)) {
+        let mut ops = block.ops.iter().map(|operation| &operation.op);
+        let can = ops.all(|op| copy_engine_refusal(settings, op).is_none());
+        block.copy_engine = can && dice.one_in(2);
+    }
 }
 
 /// A program that is right. Equal seeds give equal programs.

@@ -80,7 +80,7 @@ pub(super) fn order(plan: &mut Plan, steps: &[Step], dice: &mut Dice) {
     let Weaver { plan, workers, .. } = weaver;
     for worker in workers {
         let ops: Vec<Operation> = (0..).zip(worker.ops).map(|(origin, op)| op.at(origin)).collect();
-        plan.ranks[worker.rank as usize].blocks.push(Block { ops });
+        plan.ranks[worker.rank as usize].blocks.push(Block::new(ops));
     }
 }
 

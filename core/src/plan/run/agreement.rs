@@ -15,7 +15,7 @@ const OP: &str = "Executor::prepare";
 /// Longest text of a failure that is told to the others.
 const MOST_TEXT: usize = 1024;
 
-/// The result of an agreement.
+/// The result of an agreement about one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// The least limit of scratch of all ranks, in bytes.
@@ -24,49 +24,71 @@ pub(super) struct Agreed {
     pub(super) multicast: Option<u64>,
 }
 
+/// What a rank says of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    digest: [u8; 32],
+    max_bytes: u64,
+    /// Granularity of multicast objects; 0 without.
+    multicast: u64,
+    /// For messages here; not told.
+    name: String,
+}
+
 /// A rank's word: how far it came, and the settings that must be equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Ready {
-        digest: [u8; 32],
-        max_bytes: u64,
         scratch_bytes: u64,
-        /// Granularity of multicast objects; 0 without.
-        multicast: u64,
+        offers: Vec<Offer>,
     },
     /// With a later step.
     Done,
     Failed(String),
 }
 
-/// Meets all ranks. Every rank calls it, also one whose own preparations failed: then every rank gets an error.
-pub(super) fn agree<T>(
-    comm: &Communicator,
-    plan: &Plan,
-    config: &ExecutorConfig,
-    mine: Result<T>,
-    multicast: Option<u64>,
-    deadline: Deadline,
-) -> Result<(T, Agreed)> {
-    let said = match &mine {
-        Ok(_) => Said::Ready {
+impl Offer {
+    /// For a plan that this rank prepares with `config`, with multicast objects of this granularity if it asks for them.
+    pub(super) fn new(plan: &Plan, config: &ExecutorConfig, multicast: Option<u64>) -> Self {
+        Self {
             digest: digest(plan, config),
             max_bytes: config.max_bytes.unwrap_or(u64::MAX),
-            scratch_bytes: comm.config().scratch_bytes as u64,
             multicast: multicast.unwrap_or(0),
-        },
+            name: plan.name.clone(),
+        }
+    }
+}
+
+/// Meets all ranks about plans. Every rank calls it, also one whose own preparations failed: then every rank gets an error.
+pub(super) fn agree<T>(
+    comm: &Communicator,
+    offers: &[Offer],
+    mine: Result<T>,
+    deadline: Deadline,
+) -> Result<(T, Vec<Agreed>)> {
+    let scratch_bytes = comm.config().scratch_bytes as u64;
+    let said = match &mine {
+        Ok(_) => Said::Ready { scratch_bytes, offers: offers.to_vec() },
         Err(error) => Said::failed(error),
     };
     let (mine, all) = meet(comm, OP, &said, mine, deadline)?;
-    let mut agreed = Agreed { scratch_bytes: u64::MAX, multicast };
+    let begin = |offer: &Offer| Agreed {
+        scratch_bytes,
+        multicast: Some(offer.multicast).filter(|&granularity| granularity > 0),
+    };
+    let mut agreed: Vec<Agreed> = offers.iter().map(begin).collect();
     for (rank, theirs) in (0..).zip(&all) {
-        agreed.scratch_bytes = agreed.scratch_bytes.min(compare(OP, rank, &said, theirs)?);
-        let Said::Ready { multicast: theirs, .. } = theirs else { continue };
-        if *theirs == 0 && agreed.multicast.is_some() {
-            log::warn!("{}: switches go without multicast, which rank {rank} does not offer", plan.name);
+        compare(OP, rank, &said, theirs)?;
+        let Said::Ready { scratch_bytes, offers: theirs } = theirs else { continue };
+        for ((agreed, mine), theirs) in agreed.iter_mut().zip(offers).zip(theirs) {
+            agreed.scratch_bytes = agreed.scratch_bytes.min(*scratch_bytes);
+            if theirs.multicast == 0 && agreed.multicast.is_some() {
+                log::warn!("{}: switches go without multicast, which rank {rank} does not offer", mine.name);
+            }
+            // Granularities are powers of two: the largest is a multiple of all.
+            let largest = |mine: u64| mine.max(theirs.multicast);
+            agreed.multicast = agreed.multicast.map(largest).filter(|_| theirs.multicast != 0);
         }
-        // Granularities are powers of two: the largest is a multiple of all.
-        agreed.multicast = agreed.multicast.map(|mine| mine.max(*theirs)).filter(|_| *theirs != 0);
     }
     Ok((mine, agreed))
 }
@@ -129,8 +151,8 @@ fn called_something_else(op: &'static str, rank: u32) -> Error {
     Error::new(ErrorKind::Remote, op, message).with_peer(rank)
 }
 
-/// The scratch of a rank that says the same as this one, otherwise an error.
-fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<u64> {
+/// An error unless a rank says the same as this one.
+fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<()> {
     let differs = |what: &str| {
         let message = format!("rank {rank} has {what} than this rank; give every rank the same");
         Err(Error::usage(op, message).with_peer(rank))
@@ -140,19 +162,24 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<u6
             let message = format!("rank {rank} cannot run the plan: {why}");
             Err(Error::new(ErrorKind::Remote, op, message).with_origin(rank))
         }
-        (Said::Done, Said::Done) => Ok(u64::MAX),
+        (Said::Done, Said::Done) | (Said::Failed(_), _) => Ok(()),
         (Said::Done, Said::Ready { .. }) | (Said::Ready { .. }, Said::Done) => {
             Err(called_something_else(op, rank))
         }
-        (
-            Said::Ready { digest: my_digest, max_bytes: my_max, .. },
-            Said::Ready { digest, max_bytes, scratch_bytes, .. },
-        ) => match () {
-            () if digest != my_digest => differs("another plan or other variants"),
-            () if max_bytes != my_max => differs("another largest message"),
-            () => Ok(*scratch_bytes),
-        },
-        (Said::Failed(_), _) => Ok(u64::MAX),
+        (Said::Ready { offers: mine, .. }, Said::Ready { offers: theirs, .. }) => {
+            if mine.len() != theirs.len() {
+                return differs("another number of plans");
+            }
+            for (mine, theirs) in mine.iter().zip(theirs) {
+                if mine.digest != theirs.digest {
+                    return differs("another plan or other variants");
+                }
+                if mine.max_bytes != theirs.max_bytes {
+                    return differs("another largest message");
+                }
+            }
+            Ok(())
+        }
     }
 }
 
@@ -194,8 +221,11 @@ impl Said {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Ready { digest, max_bytes, scratch_bytes, multicast } => {
-                w.u8(1).raw(digest).u64(*max_bytes).u64(*scratch_bytes).u64(*multicast);
+            Self::Ready { scratch_bytes, offers } => {
+                w.u8(1).u64(*scratch_bytes).u64(offers.len() as u64);
+                for Offer { digest, max_bytes, multicast, .. } in offers {
+                    w.raw(digest).u64(*max_bytes).u64(*multicast);
+                }
             }
             Self::Done => {
                 w.u8(2);
@@ -211,12 +241,16 @@ impl Said {
         let mut r = Reader::new(bytes);
         let said = match r.u8()? {
             0 => Self::Failed(r.str(MOST_TEXT)?.to_owned()),
-            1 => Self::Ready {
-                digest: r.array()?,
-                max_bytes: r.u64()?,
-                scratch_bytes: r.u64()?,
-                multicast: r.u64()?,
-            },
+            1 => {
+                let (scratch_bytes, count) = (r.u64()?, r.u64()?);
+                // A false count ends with the bytes that are there.
+                let offer = |_| {
+                    let (digest, max_bytes, multicast) = (r.array()?, r.u64()?, r.u64()?);
+                    Ok(Offer { digest, max_bytes, multicast, name: String::new() })
+                };
+                let offers = (0..count).map(offer).collect::<WireResult<_>>()?;
+                Self::Ready { scratch_bytes, offers }
+            }
             2 => Self::Done,
             _ => return Err(WireError::Invalid { what: "word of a rank" }),
         };
@@ -229,10 +263,17 @@ impl Said {
 mod tests {
     use super::*;
 
+    fn offer(digest: [u8; 32], max_bytes: u64) -> Offer {
+        Offer { digest, max_bytes, multicast: 1 << 21, name: String::new() }
+    }
+
     #[test]
     fn what_is_said_arrives() {
+        let ready = |offers| Said::Ready { scratch_bytes: 9, offers };
         for said in [
-            Said::Ready { digest: [7; 32], max_bytes: 3, scratch_bytes: 9, multicast: 1 << 21 },
+            ready(vec![offer([7; 32], 3)]),
+            ready(vec![offer([7; 32], 3), offer([8; 32], u64::MAX)]),
+            ready(Vec::new()),
             Said::Failed("no memory".to_owned()),
             Said::Done,
         ] {
@@ -240,18 +281,23 @@ mod tests {
             assert_eq!(Said::decode(&bytes).unwrap(), said);
             assert!(Said::decode(&bytes[..bytes.len() - 1]).is_err());
         }
+        // More plans than there are bytes for.
+        let mut bytes = ready(vec![offer([7; 32], 3)]).encode();
+        bytes[9..17].fill(0xff);
+        assert!(Said::decode(&bytes).is_err());
     }
 
     #[test]
     fn differences_are_named() {
-        let mine = Said::Ready { digest: [1; 32], max_bytes: 3, scratch_bytes: 9, multicast: 0 };
-        let other = |digest, max_bytes| {
-            let theirs = Said::Ready { digest, max_bytes, scratch_bytes: 5, multicast: 0 };
-            compare(OP, 1, &mine, &theirs)
-        };
-        assert_eq!(other([1; 32], 3).unwrap(), 5);
-        assert!(other([2; 32], 3).unwrap_err().to_string().contains("another plan"));
-        assert!(other([1; 32], 4).unwrap_err().to_string().contains("largest message"));
+        let ready = |offers| Said::Ready { scratch_bytes: 9, offers };
+        let plans = |digest, max_bytes| ready(vec![offer([0; 32], 1), offer(digest, max_bytes)]);
+        let mine = plans([1; 32], 3);
+        let says = |theirs: &Said| compare(OP, 1, &mine, theirs).unwrap_err().to_string();
+        compare(OP, 1, &mine, &plans([1; 32], 3)).unwrap();
+        assert!(says(&plans([2; 32], 3)).contains("another plan"));
+        assert!(says(&plans([1; 32], 4)).contains("largest message"));
+        assert!(says(&ready(vec![offer([0; 32], 1)])).contains("another number of plans"));
+        assert!(says(&Said::Done).contains("called something else"));
         let failed = compare(OP, 1, &mine, &Said::Failed("no memory".to_owned())).unwrap_err();
         assert!(failed.to_string().contains("no memory") && failed.origin() == Some(1), "{failed}");
     }

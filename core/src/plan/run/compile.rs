@@ -1,112 +1,36 @@
-//! A rank's kernels for a plan, and how much scratch they need.
+//! What a rank compiles for a plan, and how much scratch it needs.
 
 use std::collections::HashMap;
-
-use aqueduct_ptx::abi::PlanArgs;
-use aqueduct_ptx::plan::{self as ptx, Element};
 
 use super::agreement::Agreed;
 use super::arena::{Uses, neighbours};
 use super::check;
 use super::config::ExecutorConfig;
-use super::ir::{Move, Op, Plan, Protocol, RankPlan, Reduction, Settings};
-use super::lower::{Address, Averages, Control, Lowered, Team, Ways, lower};
-use super::sizes::{Chunks, VECTOR, divisor, refused};
-use crate::channel::load_plan;
+use super::ir::{Plan, Protocol};
+use super::kernel::{ANY, Kernel, Kernels, Variant};
+use super::lane::Lane;
+use super::lower::{Address, Averages, Control, Team, Ways, copies, lower};
+use super::sizes::{Chunks, refused};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Function, LaunchConfig};
 
 const PREPARE: &str = "Executor::prepare";
 
-/// An element type, and a reduction if the plan reduces.
-pub(super) type Variant = (Element, Option<Reduction>);
-
-/// Threads of a block for short messages: on 2 H200, an all-reduce of 1 KiB by two blocks takes 3.2 us with 256 threads a block
-/// and 3.7 us with 1024, which all have to be started and to meet.
-const FEW_THREADS: u32 = 256;
-/// Vectors of a block's largest operation up to which few threads are as fast: four packets for each.
-const FEW_VECTORS: u64 = 2 * FEW_THREADS as u64;
-/// The same where the grid grows with the message: small blocks spread over the multiprocessors.
-const SMALL_THREADS: u32 = 128;
-/// Units of 8 bytes, which are packets' data, up to which blocks are small.
-const SMALL_UNITS: u64 = 4096;
-
-/// Units of 8 bytes that a warp handles together as LL128 lines.
-const LINE_UNITS: u64 = ptx::UNIT_DATA as u64 / 8;
-
-/// A rank's kernels for one element type and reduction, and what their parameter consists of.
-#[derive(Debug)]
-pub(super) struct Kernel {
-    /// With as many threads as the plan says.
-    all: Launch,
-    /// With fewer, if the plan has more.
-    few: Option<Launch>,
-    /// A call has no more blocks than its message needs.
-    any_grid: bool,
-    /// Packets are LL128 lines.
-    lines: bool,
-    /// The most chunks that a block handles in one operation, or all blocks together where the grid grows.
-    widest: u32,
-    pub(super) addresses: Vec<Address>,
-    /// Words behind the addresses.
-    pub(super) rows: Vec<u64>,
-}
-
-/// A function and its largest launch.
-#[derive(Debug)]
-struct Launch {
-    function: Function,
-    config: LaunchConfig,
-}
-
-impl Kernel {
-    /// The launch of a call, whose parameter it completes.
-    pub(super) fn launch(&self, args: &mut PlanArgs) -> (&Function, LaunchConfig) {
-        let most = u64::from(args.vectors) * u64::from(self.widest);
-        if !self.any_grid {
-            let Launch { function, config } =
-                self.few.as_ref().filter(|_| most <= FEW_VECTORS).unwrap_or(&self.all);
-            return (function, *config);
-        }
-        let units = 2 * most;
-        // A warp handles a unit of lines where each of its threads handles a packet.
-        let of_block =
-            |threads: u32| if self.lines { u64::from(threads / 32) * LINE_UNITS } else { u64::from(threads) };
-        let small = |few: &&Launch| {
-            let most = if self.lines {
-                u64::from(few.config.grid[0]) * of_block(few.config.block[0])
-            } else {
-                SMALL_UNITS
-            };
-            units <= most
-        };
-        let Launch { function, config } = self.few.as_ref().filter(small).unwrap_or(&self.all);
-        let blocks = units.div_ceil(of_block(config.block[0])).clamp(1, u64::from(config.grid[0]));
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        (args.grid_magic, args.grid_shift) = divisor(blocks);
-        (function, LaunchConfig::linear(blocks, config.block[0]))
-    }
-}
-
-/// The most blocks of these kernels, and how many of each the device runs at once: of the one with the largest blocks.
+/// The most blocks of these kernels, and how many of each the device runs at once: of the one with the largest blocks. Beside a
+/// kernel, each block that a copy engine runs has one block that waits.
 pub(super) fn demand(compiled: &Compiled) -> Result<(u32, u32)> {
     let mut demand = (0, u32::MAX);
-    let kernels = compiled.kernels.values().chain(compiled.multicast.values()).flatten();
-    for Launch { function, config } in
-        kernels.flat_map(|kernel| std::iter::once(&kernel.all).chain(&kernel.few))
-    {
+    let lanes = compiled.lanes.iter().flat_map(Lane::kernels);
+    let kernels = compiled.kernels.values().chain(compiled.multicast.values()).flatten().chain(lanes);
+    for (function, config) in kernels.flat_map(Kernel::launches) {
         let capacity = function.max_resident_blocks(config.block[0], config.shared_bytes)?;
         demand = (demand.0.max(config.grid[0]), demand.1.min(capacity));
     }
+    let grids = compiled.kernels.values().any(Option::is_some);
+    let waiting = u32::try_from(compiled.lanes.len()).unwrap_or(u32::MAX);
+    demand.0 = if grids { demand.0.saturating_add(waiting) } else { waiting };
     Ok(demand)
 }
-
-/// Stands for every variant of a plan that only moves data.
-pub(super) const ANY: Variant = (Element::U8, None);
-
-/// This rank's kernels by variant: none for a rank without operations.
-pub(super) type Kernels = HashMap<Variant, Option<Kernel>>;
 
 /// This rank's kernels.
 #[derive(Debug)]
@@ -115,6 +39,8 @@ pub(super) struct Compiled {
     pub(super) kernels: Kernels,
     /// Those that access switches by multicast addresses, for variants that have any.
     pub(super) multicast: Kernels,
+    /// What copy engines do, for all variants.
+    pub(super) lanes: Vec<Lane>,
 }
 
 /// This rank's kernels, and the layout of its control area. Those with multicast addresses are made only for the plan's `teams`.
@@ -162,7 +88,7 @@ pub(super) fn compile(
         lower(plan, rank, element, reduction, &averages, ways)
     };
     for variant in wanted {
-        let own = |lowered| kernel(comm, lowered, &plan.ranks[rank as usize]);
+        let own = |lowered| Kernel::load(comm, lowered, &plan.ranks[rank as usize]);
         kernels.insert(variant, lowered(variant, &[])?.map(own).transpose()?);
         let by_multicast = if teams.is_empty() { None } else { lowered(variant, teams)? };
         let differs = |address: &Address| matches!(address, Address::Multicast(..));
@@ -170,7 +96,13 @@ pub(super) fn compile(
             multicast.insert(variant, Some(own(by_multicast)?));
         }
     }
-    Ok(Compiled { control, kernels, multicast })
+    let threads = kernels.values().any(Option::is_some);
+    let lanes = copies(plan, rank, &averages)?.into_iter().enumerate().map(|(nth, parts)| {
+        let control = |lowered| Kernel::load(comm, lowered, &plan.ranks[rank as usize]);
+        Lane::new(comm.context(), parts, threads || nth > 0, control)
+    });
+    let lanes = lanes.collect::<Result<_>>()?;
+    Ok(Compiled { control, kernels, multicast, lanes })
 }
 
 /// An error if the plan has LL128 packets, and some path of this rank's may divide their lines.
@@ -187,57 +119,6 @@ fn lines_stay_whole(comm: &Communicator, plan: &Plan) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn kernel(comm: &Communicator, lowered: Lowered, plan: &RankPlan) -> Result<Kernel> {
-    let Lowered { mut kernel, addresses } = lowered;
-    let any_grid = kernel.runs_with_any_grid();
-    let lines = kernel.packets == ptx::PacketForm::Ll128;
-    let all = launch(comm, &kernel)?;
-    let rows = kernel.args_rows();
-    let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
-    let rows = rows.chunks_exact(2).map(pair).collect();
-    let few_threads = if any_grid { SMALL_THREADS } else { FEW_THREADS };
-    let few = (kernel.threads > few_threads).then(|| {
-        kernel.threads = few_threads;
-        launch(comm, &kernel)
-    });
-    Ok(Kernel {
-        all,
-        few: few.transpose()?,
-        any_grid,
-        lines,
-        widest: widest(plan, any_grid),
-        addresses,
-        rows,
-    })
-}
-
-fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {
-    let function = load_plan(comm.context(), kernel, comm.config().cache.as_deref())?;
-    let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
-    let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
-    // Blocks wait for those of peers, which wait for others of this rank: all of them must fit the device at once. A cooperative
-    // launch would see to it, too, but takes 0.2 to 0.8 us longer on H200. What else runs on the device ends by itself, and
-    // `Room` sees to other plans.
-    function.validate(&if blocks > 1 { config.cooperative() } else { config })?;
-    Ok(Launch { function, config })
-}
-
-/// Threads of the kernel that a call takes whose chunks are so many bytes apart.
-pub(in crate::plan) fn threads(settings: &Settings, rank: &RankPlan, chunk: u64) -> u32 {
-    let few = chunk.div_ceil(VECTOR).saturating_mul(u64::from(widest(rank, false))) <= FEW_VECTORS;
-    if few { settings.threads_per_block.min(FEW_THREADS) } else { settings.threads_per_block }
-}
-
-/// The most chunks of one operation: those that one block handles, or all blocks `together`.
-fn widest(rank: &RankPlan, together: bool) -> u32 {
-    let blocks = |moved: &Move| if together { 1 } else { moved.share.map_or(1, |share| share.of.max(1)) };
-    let moves = rank.all_ops().filter_map(|op| match op {
-        Op::Move(moved) => Some(moved.count.div_ceil(blocks(moved))),
-        _ => None,
-    });
-    moves.max().unwrap_or(0)
 }
 
 /// The distance of chunks of scratch, and the longest message.

@@ -6,39 +6,29 @@ use std::sync::Arc;
 use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::Element;
 
-use super::agreement::{agree, all_done};
-use super::arena::{Parts, PendingArena, neighbours, reaches_users};
+use super::agreement::all_done;
 use super::buffers::{PendingBuffers, PlanBuffers, Shown};
-use super::compile::{Variant, compile, demand, scratch};
+use super::call::Call;
 use super::config::ExecutorConfig;
 use super::cost::Span;
 use super::ir::{Plan, Reduction};
-use super::lower::Address;
-use super::multicast;
-use super::overflow::Overflow;
-use super::parameter::Parameter;
-use super::ports::{self, Memories, PendingPorts};
-use super::prepared::{Prepared, missing};
-use super::sizes::Chunks;
-use super::touched::touched;
-use super::trace::Trace;
-use crate::comm::{Communicator, Transport, Transports};
+use super::kernel::Variant;
+use super::ports::Memories;
+use super::prepare::prepare_all;
+use super::prepared::Prepared;
+use crate::comm::Communicator;
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
-use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream, bytes as bytes_arg};
-use crate::sync::raw::{AtomicU64, Ordering};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream};
 
-const PREPARE: &str = "Executor::prepare";
 const EXECUTE: &str = "Executor::execute";
-
-/// Number of the next executor.
-static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A plan over the ranks of a communicator: prepared once, then executed on streams.
 ///
-/// Each call of [`execute`](Self::execute) is one kernel launch that a graph can capture; nothing of a call is decided by the
-/// host at replay. Every rank calls with the same size, type and reduction, in the same order; all calls of one executor belong
-/// on one stream, or on streams that the caller orders, because they share scratch. Cheap to clone.
+/// Each call of [`execute`](Self::execute) is one kernel launch, or kernels and copies where the plan gives blocks to copy engines. A
+/// graph can capture it; nothing of a call is decided by the host at replay. Every rank calls with the same size, type and
+/// reduction, in the same order; all calls of one executor belong on one stream, or on streams that the caller orders, because
+/// they share scratch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
     pub(super) inner: Arc<Prepared>,
@@ -58,84 +48,22 @@ impl Executor {
         config: ExecutorConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
-        let deadline = deadline.into();
-        // First, so that ranks agree on tags even after a call that failed on some of them.
-        let tag = comm.next_internal_tag();
-        let trace = || {
-            let mine = &plan.ranks[comm.rank() as usize];
-            config.records().map(|records| Trace::new(comm, mine, records, deadline)).transpose()
-        };
-        let (teams, granularity) = match multicast::wanted(comm, plan, &config) {
-            Some((teams, granularity)) => (teams, Some(granularity)),
-            None => (Vec::new(), None),
-        };
-        let mine = compile(comm, plan, &config, &teams).and_then(|kernels| Ok((kernels, trace()?)));
-        let ((compiled, trace), agreed) = agree(comm, plan, &config, mine, granularity, deadline)?;
-        let chunks = Chunks::of(plan);
-        let scratch = scratch(plan, chunks, &config, agreed)?;
-        let parts = Parts::of_all(plan, scratch.0, agreed.multicast)?;
-        let transports = transports(comm, plan, &config);
-        let mine = &plan.ranks[comm.rank() as usize];
-        let begun = PendingArena::begin(comm, plan, &compiled.control, &parts, tag, transports, deadline)
-            .and_then(|arena| Ok((arena, PendingPorts::begin(comm, mine, tag, config.port_transport)?)))
-            .and_then(|begun| {
-                Ok((
-                    begun,
-                    comm.context().reserve(PREPARE, demand(&compiled)?, config.any_order, config.series)?,
-                ))
-            });
-        // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
-        let ((arena, ports), room) = all_done(comm, PREPARE, begun, deadline).inspect_err(|_| {
-            comm.withdraw(&[tag]);
-            comm.withdraw(&ports::tags(mine, tag));
-        })?;
-        let made = comm.setup(deadline).and_then(|()| {
-            let arena = arena.finish(comm, parts)?;
-            let ports = match ports {
-                Some(ports) => {
-                    let ports = ports.finish()?;
-                    let mut memories = Memories::of(&ports);
-                    arena.add_to(&mut memories)?;
-                    Some((ports, Arc::new(memories)))
-                }
-                None => None,
-            };
-            let overflow = plan.settings.variable_chunks.then(|| Overflow::new(comm.context()).map(Arc::new));
-            let overflow = overflow.transpose()?;
-            let reaches_buffers = plan.ranks.iter().any(reaches_users);
-            let mut inner = Prepared {
-                comm: comm.clone(),
-                number: NEXT.fetch_add(1, Ordering::Relaxed),
-                plan: plan.clone(),
-                reduction: plan.reductions().next(),
-                chunks,
-                touched: touched(plan, comm.rank()),
-                overflow,
-                either_place: config.either_place,
-                scratch,
-                arena,
-                transports,
-                reaches_buffers,
-                variants: compiled.kernels,
-                by_multicast: compiled.multicast,
-                multicast: None,
-                room,
-                handles: None,
-                ports,
-                trace,
-            };
-            if !reaches_buffers {
-                inner.handles = inner.port_handles(Vec::new(), deadline)?;
-            }
-            Ok(inner)
-        });
-        let mut inner = all_done(comm, PREPARE, made, deadline)?;
-        if let Some(granularity) = agreed.multicast {
-            let arena = inner.arena.memory();
-            inner.multicast =
-                multicast::over_scratch(comm, PREPARE, plan, granularity, arena, tag, deadline)?;
-        }
-        Ok(Self { inner: Arc::new(inner) })
+        let mut one = Self::prepare_all(comm, &[(plan, config)], deadline.into())?;
+        // One plan, one executor.
+        one.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "Executor::prepare", "no executor was made"))
+    }
+
+    /// [`prepare`](Self::prepare) for several plans in one transaction: the ranks meet as often as for one.
+    ///
+    /// # Errors
+    /// As for [`prepare`](Self::prepare); then none is prepared.
+    pub(crate) fn prepare_all(
+        comm: &Communicator,
+        wanted: &[(&Plan, ExecutorConfig)],
+        deadline: Deadline,
+    ) -> Result<Vec<Self>> {
+        let prepared = prepare_all(comm, wanted, deadline)?;
+        Ok(prepared.into_iter().map(|inner| Self { inner: Arc::new(inner) }).collect())
     }
 
     /// The plan.
@@ -298,69 +226,46 @@ impl Executor {
         let multicast = self.inner.goes_by_multicast(shown.map(|shown| &**shown), placed, bytes, args.chunk);
         let keep = [Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive())];
         let buffers = [input.ptr(), output.ptr()];
-        self.enqueue(stream, Call { buffers, shown, args, variant, rows: None, multicast }, keep)
+        self.enqueue(stream, Request { buffers, shown, args, variant, rows: None, multicast }, keep)
     }
 
     /// Enqueues a call whose sizes have been checked. `keep` is what keeps its memory alive, but for what the executor owns.
     pub(super) fn enqueue(
         &self,
         stream: &Stream,
-        call: Call<'_>,
-        keep: impl IntoIterator<Item = KeepAlive>,
+        request: Request<'_>,
+        keep: impl IntoIterator<Item = KeepAlive, IntoIter: Clone>,
     ) -> Result<()> {
         let inner = &*self.inner;
-        let Call { buffers: [input, output], shown, mut args, variant, rows, multicast } = call;
+        let Request { buffers, shown, mut args, variant, rows, multicast } = request;
         inner.comm.check_all(EXECUTE)?;
-        let kernel = inner.kernel(variant, multicast)?;
+        let (kernel, lanes) = (inner.kernel(variant, multicast)?, inner.lanes.as_ref());
         // The other ranks do without this one.
-        let Some(kernel) = kernel else { return Ok(()) };
+        if kernel.is_none() && lanes.is_none() {
+            return Ok(());
+        }
         args.abort = inner.comm.abort_handle();
-        let (function, config) = kernel.launch(&mut args);
-        let mut parameter = Parameter::new(&args);
-        let handles = shown.map_or(&inner.handles, |shown| &shown.handles);
+        let handles = shown.map_or(&inner.handles, |shown| &shown.handles).as_ref();
         if let Some(handles) = handles {
             handles.check()?;
         }
-        let (me, buffers) = (inner.comm.rank(), shown.map(|shown| &**shown));
-        for &address in &kernel.addresses {
-            parameter.push(match address {
-                Address::Trace => inner.trace.as_ref().ok_or_else(|| missing(address))?.address(),
-                Address::Input(rank) if rank == me => input,
-                Address::Output(rank) if rank == me => output,
-                // Each rank keeps its rows within its own buffers.
-                Address::Input(_) | Address::Output(_) if rows.is_some() => {
-                    buffers.and_then(|shown| shown.address(address)).ok_or_else(|| missing(address))?.0
-                }
-                Address::Input(_) | Address::Output(_) => inner.shown(buffers, address, &args)?,
-                Address::RowWord(index) => {
-                    rows.and_then(|rows| rows.get(index as usize).copied()).ok_or_else(|| missing(address))?
-                }
-                Address::Offset(rank, base) => inner.offset(buffers, rank, base, &args)?,
-                Address::Multicast(team, base) => {
-                    inner.team(buffers, team, base).ok_or_else(|| missing(address))?
-                }
-                Address::Port { .. } => handles
-                    .as_ref()
-                    .and_then(|handles| handles.address(address))
-                    .ok_or_else(|| missing(address))?,
-                _ => inner.arena.address(address).ok_or_else(|| missing(address))?,
-            })?;
-        }
-        parameter.extend(&kernel.rows)?;
+        let call = Call { prepared: inner, buffers, shown, handles, args, rows };
         // The same objects in every call: a stream keeps each once. `Prepared` and `Shown` own the arenas and the peers' buffers.
         let owners: [Option<KeepAlive>; 3] = [
             Some(self.inner.clone()),
             shown.map(|shown| Arc::clone(shown) as KeepAlive),
-            handles.as_ref().map(|handles| Arc::clone(handles) as KeepAlive),
+            handles.map(|handles| Arc::clone(handles) as KeepAlive),
         ];
         let keep = keep.into_iter().chain(owners.into_iter().flatten());
-        let parameter = bytes_arg(parameter.words());
         inner.room.take_turn(stream)?;
-        // SAFETY: the one argument is the kernel's parameter: the fixed part and the addresses that its description lists.
-        // Buffers are large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream retains all
-        // of them, and none is a Rust reference. All blocks can be resident (`compile` checked it). A wait leaves when the abort
-        // word is set.
-        let launched = unsafe { function.launch_keeping(stream, &config, &[parameter], keep) };
+        let launched = match (kernel, lanes) {
+            // SAFETY: buffers are large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream
+            // retains all of them, and none is a Rust reference.
+            (Some(kernel), None) => unsafe { call.launch(kernel, stream, keep) },
+            // SAFETY: as above.
+            (kernel, Some(lanes)) => unsafe { call.enqueue_all(lanes, kernel, stream, keep) },
+            (None, None) => Ok(()),
+        };
         inner.comm.report_to(stream);
         handles.iter().for_each(|handles| handles.report_to(stream));
         launched
@@ -372,8 +277,8 @@ pub(super) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
 }
 
-/// One call, with sizes that its buffers have.
-pub(super) struct Call<'c> {
+/// What is asked of a call, with sizes that its buffers have.
+pub(super) struct Request<'c> {
     /// Addresses of input and output.
     pub(super) buffers: [u64; 2],
     pub(super) shown: Option<&'c Arc<Shown>>,
@@ -384,14 +289,4 @@ pub(super) struct Call<'c> {
     pub(super) rows: Option<&'c [u64]>,
     /// By multicast addresses, as on all ranks.
     pub(super) multicast: bool,
-}
-
-/// The transports by which memory of the plan is reached.
-fn transports(comm: &Communicator, plan: &Plan, config: &ExecutorConfig) -> Transports {
-    let mine = &plan.ranks[comm.rank() as usize];
-    let ports = mine.port_channels.iter().map(|&peer| ports::transport(comm, peer, config.port_transport));
-    // Peers on this host map it; without any, nobody asks for a handle.
-    let near = !neighbours(comm.rank(), plan).is_empty();
-    let near = near.then_some(Transport::CudaIpc);
-    ports.chain(near).fold(Transports::default(), |all, transport| all | Transports::from(transport))
 }

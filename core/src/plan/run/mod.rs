@@ -6,13 +6,18 @@
 mod agreement;
 mod arena;
 mod buffers;
+mod call;
 mod compile;
 mod config;
 mod executor;
+mod kernel;
+mod lane;
+mod lanes;
 mod multicast;
 mod overflow;
 mod parameter;
 mod ports;
+mod prepare;
 mod prepared;
 mod rows;
 mod sizes;
@@ -25,9 +30,9 @@ mod tests;
 mod traced;
 
 pub use buffers::PlanBuffers;
-pub(super) use compile::threads;
 pub use config::ExecutorConfig;
 pub use executor::Executor;
+pub(super) use kernel::threads;
 pub(crate) use rows::{Numbers, Rows};
 pub(super) use sizes::Chunks;
 

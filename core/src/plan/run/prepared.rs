@@ -8,8 +8,9 @@ use aqueduct_ptx::plan::{Base, Element};
 use super::arena::Arena;
 use super::buffers::Shown;
 use super::collective::Kind;
-use super::compile::{ANY, Kernel, Kernels, Variant};
-use super::ir::{Plan, Reduction};
+use super::ir::{Buffer, Plan, Reduction};
+use super::kernel::{ANY, Kernel, Kernels, Variant};
+use super::lane::Lanes;
 use super::lower::Address;
 use super::multicast::Multicast;
 use super::overflow::Overflow;
@@ -49,6 +50,8 @@ pub(super) struct Prepared {
     pub(super) transports: Transports,
     pub(super) reaches_buffers: bool,
     pub(super) variants: Kernels,
+    /// Blocks that copy engines run.
+    pub(super) lanes: Option<Lanes>,
     /// Kernels that access switches by multicast addresses, for variants that have any.
     pub(super) by_multicast: Kernels,
     /// Keeps the arena's memory, which it has bound.
@@ -248,19 +251,21 @@ impl Prepared {
         }
     }
 
+    /// Bytes of a rank's input or output in a call.
+    pub(super) fn length(&self, rank: u32, buffer: Buffer, args: &PlanArgs) -> u64 {
+        let chunks = self.plan.ranks[rank as usize].chunks(buffer);
+        self.chunks.buffer(chunks, args.input_bytes.max(args.output_bytes), args.chunk)
+    }
+
     /// The address of a peer's buffer, which must be as long as the call needs.
     pub(super) fn shown(&self, shown: Option<&Shown>, address: Address, args: &PlanArgs) -> Result<u64> {
         let (ptr, len) = shown.and_then(|shown| shown.address(address)).ok_or_else(|| missing(address))?;
-        let (rank, chunks, at) = match address {
-            Address::Input(rank) => {
-                (rank, self.plan.ranks[rank as usize].input_chunks, self.part(rank, args.input_bytes).0)
-            }
-            Address::Output(rank) => {
-                (rank, self.plan.ranks[rank as usize].output_chunks, self.part(rank, args.input_bytes).1)
-            }
+        let (rank, buffer, at) = match address {
+            Address::Input(rank) => (rank, Buffer::Input, self.part(rank, args.input_bytes).0),
+            Address::Output(rank) => (rank, Buffer::Output, self.part(rank, args.input_bytes).1),
             _ => return Err(missing(address)),
         };
-        let needed = at + self.chunks.buffer(chunks, args.input_bytes.max(args.output_bytes), args.chunk);
+        let needed = at + self.length(rank, buffer, args);
         if len < needed {
             let message =
                 format!("the buffer that rank {rank} has shown has {len} bytes; this call needs {needed}");

@@ -6,7 +6,7 @@ use aqueduct_ptx::abi::{DeviceStruct as _, PlanArgs, PlanRows};
 use aqueduct_ptx::plan::Element;
 
 use super::buffers::PlanBuffers;
-use super::executor::{Call, Executor, words_of};
+use super::executor::{Executor, Request, words_of};
 use super::ir::Reduction;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice, KeepAlive, Stream};
@@ -144,7 +144,7 @@ impl Executor {
             vectors: u32::MAX,
             ..PlanArgs::default()
         };
-        let call = Call {
+        let call = Request {
             buffers: [input, shown.output.ptr()],
             shown: Some(shown),
             args,

@@ -17,6 +17,8 @@ use crate::gpu::GpuBuffer;
 pub(super) struct Trace {
     buffer: GpuBuffer,
     records: usize,
+    /// Numbers of the blocks that have threads.
+    blocks: Vec<u32>,
 }
 
 impl Trace {
@@ -27,11 +29,13 @@ impl Trace {
         deadline: Deadline,
     ) -> Result<Self> {
         let records = records as usize;
-        let buffer =
-            GpuBuffer::new(comm.context(), plan.blocks.len().max(1) * records * size_of::<TraceRecord>())?;
+        let blocks = (0..).zip(&plan.blocks).filter(|(_, block)| !block.copy_engine);
+        let blocks: Vec<u32> = blocks.map(|(index, _)| index).collect();
+        let bytes = blocks.len().max(1) * records * size_of::<TraceRecord>();
+        let buffer = GpuBuffer::new(comm.context(), bytes)?;
         // A record of zeros would be one of operation 0; a block's end is there before the first call, too.
         buffer.fill(0xff, deadline)?;
-        Ok(Self { buffer, records })
+        Ok(Self { buffer, records, blocks })
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -45,7 +49,7 @@ impl Trace {
         let size = size_of::<TraceRecord>();
         let rows = bytes.chunks_exact(self.records * size);
         let rows = rows.map(|row| row.chunks_exact(size).map(record).collect::<Vec<_>>());
-        Ok((0..).zip(rows).flat_map(|(block, row)| spans(rank, block, &row)).collect())
+        Ok(self.blocks.iter().zip(rows).flat_map(|(&block, row)| spans(rank, block, &row)).collect())
     }
 }
 

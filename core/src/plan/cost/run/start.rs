@@ -55,7 +55,7 @@ impl<'p, 'o> Run<'p, 'o> {
                 barriers: HashMap::new(),
                 proxy: 0,
             });
-            for block in 0..number(rank_plan.blocks.len()) {
+            for (block, contents) in (0..).zip(&rank_plan.blocks) {
                 let (cursor, step, since) = (Cursor::default(), None, None);
                 let (threads, control, signalled, done) = (0, 0, false, true);
                 run.blocks.push(Block {
@@ -66,6 +66,8 @@ impl<'p, 'o> Run<'p, 'o> {
                     since,
                     threads,
                     control,
+                    copy_engine: contents.copy_engine,
+                    in_kernel: false,
                     signalled,
                     done,
                 });
@@ -89,7 +91,7 @@ impl<'p, 'o> Run<'p, 'o> {
             let at = begins + micros(machine.launch_block_us * nth as f64);
             let block = &mut self.blocks[first + nth];
             (block.cursor, block.step, block.done) = (Cursor::default(), None, false);
-            (block.threads, block.control, block.signalled) = (at, at, false);
+            (block.threads, block.control, block.signalled, block.in_kernel) = (at, at, false, false);
             self.wake(number(first + nth), at);
         }
     }

@@ -25,6 +25,10 @@ pub(super) struct Block<'p> {
     pub(super) threads: Time,
     /// Clock of the thread that signals and waits.
     pub(super) control: Time,
+    /// A copy engine runs it.
+    pub(super) copy_engine: bool,
+    /// Its stream is at a kernel of signals and waits, not at a copy.
+    pub(super) in_kernel: bool,
     /// The operation before this one was a signal.
     pub(super) signalled: bool,
     pub(super) done: bool,
@@ -70,6 +74,7 @@ pub(super) struct Costs {
     pub(super) packet: Time,
     pub(super) signal: Time,
     pub(super) release: Time,
+    pub(super) copy: Time,
 }
 
 pub(super) struct Run<'p, 'o> {
@@ -104,6 +109,7 @@ impl Costs {
             packet: micros(machine.packet_us),
             signal: micros(machine.signal_us),
             release: micros(machine.release_us),
+            copy: micros(machine.copy_us),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Programs are recorded as their authors meant them, and mistakes are told where they were made.
 
 mod concepts;
+mod copy_engines;
 mod mistakes;
 mod words;
 

@@ -2,12 +2,14 @@
 
 mod allocation;
 mod averages;
+mod copies;
 mod mscclpp;
 mod multicast;
 mod random;
 mod refusals;
 mod repeats;
 mod samples;
+mod several;
 mod turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,85 @@
+//! Laps of flags: which ranks meet before the flags of packets start over.
+
+use std::collections::BTreeSet;
+
+use aqueduct_ptx::plan as ptx;
+
+use super::control::Control;
+use super::ir::{Form, Op, Place, Plan, Protocol, RankPlan};
+use super::operands::{Address, Addresses};
+use super::refusal::refused;
+use super::steps::{signal, wait};
+use crate::error::Result;
+
+/// How this rank begins a lap of flags: with every rank that writes packets here or reads those written from here.
+pub(super) fn of_rank(
+    plan: &Plan,
+    rank: u32,
+    control: &Control,
+    addresses: &mut Addresses,
+) -> Result<Option<ptx::Laps>> {
+    let mut peers = BTreeSet::new();
+    let mut local = false;
+    for (other, from) in plan.ranks.iter().zip(0..) {
+        for to in packet_targets(from, other) {
+            match () {
+                () if from == rank && to == rank => local = true,
+                () if from == rank => _ = peers.insert(to),
+                () if to == rank => _ = peers.insert(from),
+                () => {}
+            }
+        }
+    }
+    if peers.is_empty() && !local {
+        return Ok(None);
+    }
+    let (mut signals, mut waits) = (Vec::new(), Vec::new());
+    for peer in peers {
+        let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
+        signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
+        waits.push(wait(control.lap(peer), peer, false));
+    }
+    let halves = if plan.settings.double_scratch { 2 } else { 1 };
+    // Halves are as far apart as the rank with the most scratch needs.
+    let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
+    let each = if packet_form(plan) == ptx::PacketForm::Ll128 { 1 } else { 2 };
+    let chunks = u64::from(most) * each * halves;
+    Ok(Some(ptx::Laps {
+        packets: addresses.index(Address::Packets(rank)),
+        chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,
+        barrier: control.lap_barrier(),
+        signals,
+        waits,
+    }))
+}
+
+/// How packets of a plan lie in scratch.
+pub(super) fn packet_form(plan: &Plan) -> ptx::PacketForm {
+    match plan.settings.protocol {
+        Protocol::Simple | Protocol::Ll => ptx::PacketForm::Ll16,
+        Protocol::Ll128 => ptx::PacketForm::Ll128,
+    }
+}
+
+/// The ranks into whose scratch a rank writes packets.
+fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
+    let mut targets = BTreeSet::new();
+    for op in rank_plan.all_ops() {
+        match op {
+            Op::Move(moved) => {
+                for target in moved.targets.iter().filter(|target| target.form == Form::Packets) {
+                    match target.place {
+                        Place::Local(_) => _ = targets.insert(rank),
+                        Place::Remote { rank, .. } => _ = targets.insert(rank),
+                        Place::Switch(index) => targets.extend(&rank_plan.switches[index as usize].ranks),
+                    }
+                }
+            }
+            Op::Port(put) if put.form == Form::Packets => {
+                targets.extend(rank_plan.port_channels.get(put.channel as usize));
+            }
+            _ => {}
+        }
+    }
+    targets
+}

@@ -1,0 +1,212 @@
+//! Preparation of plans: each of its steps is one meeting of the ranks, for however many plans.
+
+use std::sync::Arc;
+
+use super::agreement::{Offer, agree, all_done};
+use super::arena::{Parts, PendingArena, neighbours, reaches_users};
+use super::compile::{Compiled, compile, demand, scratch};
+use super::config::ExecutorConfig;
+use super::ir::Plan;
+use super::lane::Lanes;
+use super::lower::Team;
+use super::multicast;
+use super::overflow::Overflow;
+use super::ports::{self, Memories, PendingPorts};
+use super::prepared::Prepared;
+use super::sizes::Chunks;
+use super::touched::touched;
+use super::trace::Trace;
+use crate::comm::{Communicator, Transport, Transports};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::gpu::Room;
+use crate::sync::raw::{AtomicU64, Ordering};
+
+const PREPARE: &str = "Executor::prepare";
+
+/// Tells the plans of one transaction apart: above the tags that the library counts, and below the bits of `ports::tags`.
+const PLAN: u32 = 32;
+/// The most plans of one transaction: there are eight bits.
+const MOST: usize = 256;
+
+/// Number of the next executor.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// A plan on its way.
+struct Draft<'p> {
+    comm: &'p Communicator,
+    plan: &'p Plan,
+    config: ExecutorConfig,
+    /// Of its arena and its ports.
+    tag: u64,
+    /// The teams of its switches and the granularity of this rank's multicast objects, if this rank asks for them.
+    multicast: Option<(Vec<Team>, u64)>,
+}
+
+/// What a draft has become behind the agreement.
+struct Begun {
+    arena: PendingArena,
+    ports: Option<PendingPorts>,
+    room: Room,
+}
+
+/// Sizes that follow from the agreement.
+struct Sized {
+    chunks: Chunks,
+    scratch: (u64, u64),
+    parts: Vec<Parts>,
+    transports: Transports,
+}
+
+/// Prepares plans. Collective.
+pub(super) fn prepare_all<'p>(
+    comm: &'p Communicator,
+    wanted: &[(&'p Plan, ExecutorConfig)],
+    deadline: Deadline,
+) -> Result<Vec<Prepared>> {
+    // First, and one for all plans, so that ranks agree on tags even after a call that failed on some of them or had other plans there.
+    let tag = comm.next_internal_tag();
+    let draft = |(nth, (plan, config)): (u64, &(&'p Plan, ExecutorConfig))| Draft {
+        comm,
+        plan,
+        config: config.clone(),
+        tag: tag | nth << PLAN,
+        multicast: multicast::wanted(comm, plan, config),
+    };
+    let drafts: Vec<Draft<'_>> = (0..).zip(wanted).map(draft).collect();
+    let compiled = match wanted.len() {
+        0..=MOST => drafts.iter().map(|draft| draft.compile(deadline)).collect::<Result<Vec<_>>>(),
+        many => Err(Error::usage(PREPARE, format!("{many} plans at once; give at most {MOST}"))),
+    };
+    let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
+    let (compiled, agreed) = agree(comm, &offers, compiled, deadline)?;
+
+    let sized = drafts.iter().zip(&agreed).map(|(draft, agreed)| {
+        let chunks = Chunks::of(draft.plan);
+        let scratch = scratch(draft.plan, chunks, &draft.config, *agreed)?;
+        let parts = Parts::of_all(draft.plan, scratch.0, agreed.multicast)?;
+        Ok(Sized { chunks, scratch, parts, transports: draft.transports() })
+    });
+    // Of what all ranks know: it fails on all of them or on none.
+    let sized = sized.collect::<Result<Vec<_>>>()?;
+    let steps = drafts.iter().zip(&sized).zip(&compiled);
+    let begun: Result<Vec<Begun>> =
+        steps.map(|((draft, sized), (compiled, _))| draft.begin(sized, compiled, deadline)).collect();
+    // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
+    let begun = all_done(comm, PREPARE, begun, deadline)
+        .inspect_err(|_| drafts.iter().for_each(|draft| comm.withdraw(&draft.tags())))?;
+
+    let made = comm.setup(deadline).and_then(|()| {
+        let parts = sized.into_iter().zip(compiled).zip(begun);
+        let finished = drafts.iter().zip(parts);
+        finished.map(|(draft, ((sized, made), begun))| draft.finish(sized, made, begun, deadline)).collect()
+    });
+    let mut made: Vec<Prepared> = all_done(comm, PREPARE, made, deadline)?;
+    for ((prepared, draft), agreed) in made.iter_mut().zip(&drafts).zip(&agreed) {
+        if let Some(granularity) = agreed.multicast {
+            let arena = prepared.arena.memory();
+            prepared.multicast =
+                multicast::over_scratch(comm, PREPARE, draft.plan, granularity, arena, draft.tag, deadline)?;
+        }
+    }
+    Ok(made)
+}
+
+impl Draft<'_> {
+    /// This rank's kernels, and the records that they write.
+    fn compile(&self, deadline: Deadline) -> Result<(Compiled, Option<Trace>)> {
+        let teams = self.multicast.as_ref().map_or(&[][..], |(teams, _)| teams);
+        let compiled = compile(self.comm, self.plan, &self.config, teams)?;
+        let mine = &self.plan.ranks[self.comm.rank() as usize];
+        let trace = |records| Trace::new(self.comm, mine, records, deadline);
+        Ok((compiled, self.config.records().map(trace).transpose()?))
+    }
+
+    fn offer(&self) -> Offer {
+        let granularity = self.multicast.as_ref().map(|(_, granularity)| *granularity);
+        Offer::new(self.plan, &self.config, granularity)
+    }
+
+    /// Allocates, and asks for what peers have.
+    fn begin(&self, sized: &Sized, compiled: &Compiled, deadline: Deadline) -> Result<Begun> {
+        let Self { comm, plan, config, tag, .. } = self;
+        let (comm, plan, tag) = (*comm, *plan, *tag);
+        let Sized { parts, transports, .. } = sized;
+        let arena = PendingArena::begin(comm, plan, &compiled.control, parts, tag, *transports, deadline)?;
+        let mine = &plan.ranks[comm.rank() as usize];
+        let ports = PendingPorts::begin(comm, mine, tag, config.port_transport)?;
+        let room = comm.context().reserve(PREPARE, demand(compiled)?, config.any_order, config.series)?;
+        Ok(Begun { arena, ports, room })
+    }
+
+    /// The prepared plan, once `setup()` has resolved what [`begin`](Self::begin) asked for.
+    fn finish(
+        &self,
+        sized: Sized,
+        (compiled, trace): (Compiled, Option<Trace>),
+        begun: Begun,
+        deadline: Deadline,
+    ) -> Result<Prepared> {
+        let Self { comm, plan, config, .. } = self;
+        let (comm, plan) = (*comm, *plan);
+        let Sized { chunks, scratch, parts, transports } = sized;
+        let arena = begun.arena.finish(comm, parts)?;
+        let ports = match begun.ports {
+            Some(ports) => {
+                let ports = ports.finish()?;
+                let mut memories = Memories::of(&ports);
+                arena.add_to(&mut memories)?;
+                Some((ports, Arc::new(memories)))
+            }
+            None => None,
+        };
+        let overflow = plan.settings.variable_chunks.then(|| Overflow::new(comm.context()).map(Arc::new));
+        let reaches_buffers = plan.ranks.iter().any(reaches_users);
+        let mut inner = Prepared {
+            comm: comm.clone(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            plan: plan.clone(),
+            reduction: plan.reductions().next(),
+            chunks,
+            touched: touched(plan, comm.rank()),
+            overflow: overflow.transpose()?,
+            either_place: config.either_place,
+            scratch,
+            arena,
+            transports,
+            reaches_buffers,
+            variants: compiled.kernels,
+            lanes: Lanes::new(compiled.lanes),
+            by_multicast: compiled.multicast,
+            multicast: None,
+            room: begun.room,
+            handles: None,
+            ports,
+            trace,
+        };
+        if !reaches_buffers {
+            inner.handles = inner.port_handles(Vec::new(), deadline)?;
+        }
+        Ok(inner)
+    }
+
+    /// All tags under which it asks for something.
+    fn tags(&self) -> Vec<u64> {
+        let mine = &self.plan.ranks[self.comm.rank() as usize];
+        let mut tags = ports::tags(mine, self.tag);
+        tags.push(self.tag);
+        tags
+    }
+
+    /// The transports by which memory of the plan is reached.
+    fn transports(&self) -> Transports {
+        let Self { comm, plan, config, .. } = self;
+        let mine = &plan.ranks[comm.rank() as usize];
+        let ports =
+            mine.port_channels.iter().map(|&peer| ports::transport(comm, peer, config.port_transport));
+        // Peers on this host map it; without any, nobody asks for a handle.
+        let near = !neighbours(comm.rank(), plan).is_empty();
+        let near = near.then_some(Transport::CudaIpc);
+        ports.chain(near).fold(Transports::default(), |all, transport| all | Transports::from(transport))
+    }
+}
