@@ -1,15 +1,16 @@
 //! Built-in collectives as plans, between threads with a device each and between processes.
 
+mod given;
+mod ways;
+
 use std::sync::Arc;
 
-use aqueduct::ErrorKind;
 use aqueduct::collective::{Barrier, Collective, CollectiveBuffers, CollectiveConfig};
 use aqueduct::gpu::{CaptureMode, DeviceSlice, GpuBuffer, GraphExec, Stream};
-use aqueduct::plan::program::{CollectiveProgram, Pattern, SyncType};
 use aqueduct::plan::{Element, Kind, Reduction, oracle};
 
 use crate::data::mix;
-use crate::group::{Machine, Rank, groups_of_ranks, soon, threads};
+use crate::group::{Rank, groups_of_ranks, soon};
 
 const CANARY: u8 = 0xA5;
 /// Bytes before and behind a call's data that nothing may touch.
@@ -257,20 +258,17 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Calls of all ways captured together, replayed with new data.
-    fn replays(&mut self) {
-        let apart = PLACES[0];
-        for part in [self.limit(), self.limit() + 1] {
-            let exec = GraphExec::capture(&self.stream, CaptureMode::ThreadLocal, |_| {
-                self.enqueue(apart, part, Reduction::Sum)
-            })
-            .unwrap();
-            for _ in 0..3 {
-                self.begin(apart, part);
-                exec.launch(&self.stream).unwrap();
-                self.stream.synchronize(soon()).unwrap();
-                self.check(apart, part, Reduction::Sum);
-            }
+    /// A call captured and replayed with new data.
+    fn replays(&mut self, place: Place, part: usize) {
+        let exec = GraphExec::capture(&self.stream, CaptureMode::ThreadLocal, |_| {
+            self.enqueue(place, part, Reduction::Sum)
+        })
+        .unwrap();
+        for _ in 0..3 {
+            self.begin(place, part);
+            exec.launch(&self.stream).unwrap();
+            self.stream.synchronize(soon()).unwrap();
+            self.check(place, part, Reduction::Sum);
         }
     }
 }
@@ -280,32 +278,16 @@ fn run(rank: &Rank) {
         let mut bench = Bench::new(rank, kind, config());
         bench.ways();
         bench.sizes();
-        bench.replays();
-        rank.barrier();
-    }
-    if [2, 3].contains(&rank.comm.size()) {
-        lines(rank);
-    }
-    barrier(rank);
-}
-
-/// Messages of a middling size as LL128 packets, if the caller says so.
-fn lines(rank: &Rank) {
-    for kind in kinds(rank.comm.size()) {
-        let settings = config().with_packet_bytes(256).with_line_bytes(PACKETS);
-        let mut bench = Bench::new(rank, kind, settings);
-        let (limit, inputs) = (bench.limit(), bench.whole()[0]);
-        let way = |part: usize| bench.collective.algorithm(false, inputs * part, Element::F32).unwrap();
-        assert_eq!(way(limit), "lines");
-        assert_ne!(way(limit + 1), "lines");
-        assert_eq!(way(1), "packets");
-        for place in &PLACES[..3] {
-            for part in [limit, limit - 1, limit / 2 + 1] {
-                bench.run(*place, part, Reduction::Sum);
-            }
+        for part in [bench.limit(), bench.limit() + 1] {
+            bench.replays(PLACES[0], part);
         }
         rank.barrier();
     }
+    if [2, 3].contains(&rank.comm.size()) {
+        ways::lines(rank);
+        ways::copies(rank);
+    }
+    barrier(rank);
 }
 
 /// No stream passes a barrier that another has not reached.
@@ -327,101 +309,6 @@ fn barrier(rank: &Rank) {
         stream.synchronize(soon()).unwrap();
         rank.barrier();
     }
-}
-
-/// A plan of the user's own serves the sizes that it was given for and that its chunks divide.
-#[test]
-fn plans_of_the_users() {
-    threads(Machine::Software, 2, "built_in::plans_of_the_users", |rank| {
-        let program =
-            CollectiveProgram::new("mine", Pattern::all_gather(2, 1)).threads_per_block(64).instances(2);
-        for end in program.ranks() {
-            let (me, channel) = (end.index(), end.memory_channel(1 - end.index()));
-            channel.relaxed_signal(0, SyncType::None);
-            channel.relaxed_wait(0, SyncType::After);
-            end.copy(end.output().chunk(me), end.input().chunk(0), 0);
-            channel.put(program.rank(1 - me).output().chunk(me), end.input().chunk(0), 0);
-            channel.signal(0, SyncType::Before);
-            channel.wait(0, SyncType::After);
-        }
-        let plan = program.compile().unwrap();
-        let mut bench = Bench::new(&rank, Kind::AllGather, config().with_plan(plan, 800..=8000));
-        let way = |shown: bool, count: usize| match shown {
-            true => bench.collective.algorithm_on(&bench.shown[0], count, Element::F32).unwrap().to_owned(),
-            false => bench.collective.algorithm(false, count, Element::F32).unwrap().to_owned(),
-        };
-        assert_eq!(
-            [98, 99, 100, 1000, 1002].map(|count| way(true, count)),
-            ["packets", "packets", "mine", "mine", "zero-copy"]
-        );
-        assert_eq!(way(true, 101), "packets", "two instances do not divide it");
-        assert_eq!(way(false, 100), "packets", "peers reach the plan's buffers");
-        for part in [100, 101, 1000, 99] {
-            bench.run(PLACES[3], part, Reduction::Sum);
-        }
-        rank.barrier();
-    });
-}
-
-#[test]
-fn wrong_calls_are_refused_and_do_nothing() {
-    threads(Machine::Software, 2, "built_in::wrong_calls_are_refused_and_do_nothing", |rank| {
-        let prepare =
-            |kind, config| Collective::prepare(&rank.comm, kind, config, soon()).map(drop).unwrap_err();
-        let says = |error: aqueduct::Error, words: &str| {
-            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
-            assert!(error.to_string().contains(words), "{error} does not say {words}");
-        };
-        let custom = Kind::Custom("mine".into());
-        says(prepare(custom, config()), "mine is no built-in collective; run its plan with plan::Executor");
-        says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
-        // The other rank does not wait for the one that fails.
-        if rank.me() == 0 {
-            says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
-        } else {
-            let error = prepare(Kind::AllReduce, config());
-            assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
-            assert!(error.to_string().contains("rank 0 cannot prepare the collective"), "{error}");
-        }
-        let other = CollectiveProgram::new("other", Pattern::send_recv(2, 1)).build().unwrap();
-        says(
-            prepare(Kind::AllGather, config().with_plan(other.clone(), 0..=8)),
-            "the plan other is one of SendRecv",
-        );
-        for kind in [Kind::Gather { root: 0 }, Kind::Scatter { root: 1 }] {
-            says(prepare(kind, config().with_plan(other.clone(), 0..=8)), "takes no plans of users");
-        }
-        let variable = CollectiveProgram::new("variable", Pattern::all_to_all(2, 1)).variable_chunks(true);
-        let sized = config().with_plan(variable.build().unwrap(), 0..=8);
-        says(prepare(Kind::AllToAll, sized), "have sizes of their own, and calls here have one");
-
-        let mut bench = Bench::new(&rank, Kind::ReduceScatter, config());
-        let other = Bench::new(&rank, Kind::ReduceScatter, config());
-        let [first, second] = bench.buffers.clone();
-        let refused = |input: &DeviceSlice, output: &DeviceSlice, count, element, words: &str| {
-            let (stream, op) = (&bench.stream, Reduction::Sum);
-            says(bench.collective.launch(stream, input, output, count, element, op).unwrap_err(), words);
-        };
-        let (a, b) = (first.slice(..80).unwrap(), second.slice(..40).unwrap());
-        refused(&a, &b, 19, Element::F32, "needs a multiple of 2");
-        refused(&a, &b, 22, Element::F32, "needs 88 bytes of input, which has 80");
-        refused(&a, &b.slice(..36).unwrap(), 20, Element::F32, "needs 40 bytes of output, which has 36");
-        refused(&a.slice(2..).unwrap(), &b, 8, Element::F32, "is not aligned");
-        refused(&a, &a.slice(4..).unwrap(), 16, Element::F32, "must lie apart");
-        refused(&a, &b, 20, Element::I32, "was not prepared");
-        let on =
-            |buffers| bench.collective.launch_on(&bench.stream, buffers, 8, Element::F32, Reduction::Sum);
-        says(on(&other.shown[0]).unwrap_err(), "shown for another collective");
-        let long =
-            bench.collective.launch_on(&bench.stream, &bench.shown[0], 1 << 16, Element::F32, Reduction::Sum);
-        says(long.unwrap_err(), "bytes of input, which has 131072");
-        // Ranks must agree whether a call on shown buffers is in place.
-        let output = if rank.me() == 0 { &first } else { &second };
-        let error = bench.collective.buffers(&first, output, soon()).map(drop).unwrap_err();
-        says(error, "give one on all ranks or two on all");
-        bench.run(PLACES[3], 5, Reduction::Sum);
-        rank.barrier();
-    });
 }
 
 groups_of_ranks! {

@@ -1,37 +1,35 @@
 //! A prepared collective: its plans, and which of them serves a call.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::call::Call;
 use super::choosing::{Chosen, choose};
 use super::config::{CollectiveConfig, reduces};
+use super::drafts::{COPY_ENGINE, Draft, TWO_SHOT, ZERO_COPY, drafts};
+use super::entry::Entry;
 use super::geometry::agreed_geometry;
-use super::plans::{self, Shape};
-use super::sizes::{shape, staging_bytes, usual_blocks};
+use super::plans;
+use super::sizes::staging_bytes;
 use super::staging::Staging;
 use super::tuning::Choice;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
-use crate::plan::{Element, Executor, Kind, Plan, PlanBuffers, Reduction};
+use crate::plan::{Element, Executor, Kind, PlanBuffers, Reduction};
 
-/// Bytes of a vector.
-const VECTOR: usize = 16;
 const PREPARE: &str = "Collective::prepare";
-/// The name of the way through scratch.
-const TWO_SHOT: &str = "two-shot";
 const LAUNCH: &str = "Collective::launch";
 
 /// One collective over all ranks of a communicator: prepared once, then launched on streams.
 ///
 /// Small messages go as packets through scratch, and where a table or the caller says so, longer ones as LL128 packets. Large ones
-/// go directly between buffers that were shown to the peers with [`buffers`](Self::buffers), and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
+/// go directly between buffers that were shown to the peers with [`buffers`](Self::buffers), the largest by copy engines where a table,
+/// the caller or a rule says so, and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
 /// others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
 /// root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
-/// buffers are. The choice depends only on what all ranks must agree on: count,
-/// type, whether the buffers were shown, and whether a call is in place.
+/// buffers are. The choice depends only on what all ranks must agree on: count, type, whether the buffers were shown, and
+/// whether a call is in place.
 ///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
 /// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
@@ -54,17 +52,6 @@ struct Inner {
     /// For calls that none of them serves.
     staging: Option<(Executor, Staging)>,
     chosen: Chosen,
-}
-
-/// A plan and the calls that it is for.
-#[derive(Debug)]
-struct Entry {
-    name: String,
-    executor: Executor,
-    /// In bytes of the larger of a rank's two buffers.
-    bytes: RangeInclusive<u64>,
-    /// A longer call than the plan's scratch serves is cut into slices. Only of a collective whose input and output are alike.
-    sliced: bool,
 }
 
 /// An input and an output that every rank has shown its peers: see [`Collective::buffers`].
@@ -103,58 +90,28 @@ impl Collective {
         let (chosen, scratch) = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
         // All calls belong on one stream.
         let series = comm.context().new_series();
-        let mut entries = Vec::new();
-        for (plan, bytes) in &config.plans {
-            let most = Call::most_input(&kind, ranks, *bytes.end()).min(plan.settings.max_bytes);
-            let most = (*bytes.end() < u64::MAX).then_some(most);
-            let executor = Executor::prepare(comm, plan, config.executor(most).in_series(series), deadline)?;
-            entries.push(Entry { name: plan.name.clone(), executor, bytes: bytes.clone(), sliced: false });
-        }
-        let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = chosen.choice;
-        let users = entries.len();
-        let mut staging = None;
-        for in_place in [false, true] {
-            // In place one rank alone has nothing to do.
-            if in_place && (ranks == 1 || !plans::in_place_differs(&kind)) {
-                continue;
-            }
-            // A call of packets has as many of its blocks as the message needs.
-            let packets = Shape { ranks, in_place, ..shape(geometry, packet_blocks) };
-            let zero_copy = Shape { ranks, in_place, ..shape(geometry, blocks) };
-            let mut prepare =
-                |name: &str, plan: Option<Result<Plan>>, most: u64, bytes: RangeInclusive<u64>| {
-                    let Some(plan) = plan else { return Ok(None) };
-                    // Tests check the built-in plans.
-                    let settings = config.executor(Some(most)).unchecked().in_series(series);
-                    let settings =
-                        if plans::in_place_differs(&kind) { settings } else { settings.in_either_place() };
-                    let executor = Executor::prepare(comm, &plan?, settings, deadline)?;
-                    let sliced = name == TWO_SHOT;
-                    entries.push(Entry { name: name.to_owned(), executor: executor.clone(), bytes, sliced });
-                    Ok::<_, Error>(Some(executor))
-                };
-            if packet_bytes > 0 {
-                let most = Call::most_input(&kind, ranks, packet_bytes);
-                prepare("packets", plans::packets(&kind, packets), most, 0..=packet_bytes)?;
-            }
-            if line_bytes > packet_bytes {
-                let most = Call::most_input(&kind, ranks, line_bytes);
-                prepare("lines", plans::lines(&kind, packets), most, 0..=line_bytes)?;
-            }
-            let direct = prepare("zero-copy", plans::zero_copy(&kind, zero_copy), u64::MAX, 0..=u64::MAX)?;
-            let slice = staging_bytes(ranks, &config, geometry, scratch);
-            let through = plans::through_scratch(
-                &kind,
-                Shape { ranks, in_place, ..shape(geometry, usual_blocks(geometry).0) },
-            );
-            if prepare(TWO_SHOT, through, slice as u64, 0..=u64::MAX)?.is_some() {
-                continue;
-            }
-            if let Some(executor) = direct.filter(|executor| !in_place && executor.reaches_buffers()) {
+        let slice = staging_bytes(ranks, &config, geometry, scratch);
+        let drafts = drafts(&kind, &config, chosen.choice, (ranks, geometry), slice, series)?;
+        let users = config.plans.len();
+        let wanted: Vec<_> = drafts.iter().map(|draft| (&draft.plan, draft.settings.clone())).collect();
+        let executors = Executor::prepare_all(comm, &wanted, deadline)?;
+        let entry = |(draft, executor): (Draft, Executor)| {
+            let Draft { name, bytes, sliced, .. } = draft;
+            Entry { name, executor, bytes, sliced }
+        };
+        let entries: Vec<Entry> = drafts.into_iter().zip(executors).map(entry).collect();
+        // An all-reduce goes through scratch instead.
+        let direct = entries[users..].iter().find(|entry| entry.name == ZERO_COPY && !entry.in_place());
+        let direct = direct.filter(|entry| entry.executor.reaches_buffers());
+        let staged = direct.filter(|_| entries.iter().all(|entry| !entry.sliced));
+        let staged = staged.map(|entry| entry.executor.clone());
+        let staging = match staged {
+            Some(executor) => {
                 let memory = Staging::prepare(comm, &executor, slice, deadline)?;
-                staging = Some((executor, memory));
+                Some((executor, memory))
             }
-        }
+            None => None,
+        };
         let variants = if reduces(&kind) { config.variants } else { Vec::new() };
         let inner = Inner { comm: comm.clone(), kind, variants, plans: entries, users, staging, chosen };
         Ok(Self { inner: Arc::new(inner) })
@@ -215,7 +172,7 @@ impl Collective {
         Ok(self.name(self.way(&call, in_place, false)?))
     }
 
-    /// The way of a call on shown buffers: also `zero-copy`.
+    /// The way of a call on shown buffers: also `zero-copy` and `copy-engine`.
     ///
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
@@ -232,7 +189,7 @@ impl Collective {
     pub fn explain(&self, in_place: bool, shown: bool, count: usize, element: Element) -> Result<String> {
         let call = self.call(count, element)?;
         let (inner, bytes) = (&self.inner, call.bytes());
-        let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = inner.chosen.choice;
+        let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = inner.chosen.choice;
         let longest = packet_bytes.max(line_bytes);
         let why = &inner.chosen.why;
         let buffers = if shown { "shown to the peers" } else { "not shown to the peers" };
@@ -250,7 +207,10 @@ impl Collective {
             ("lines", _) => format!(
                 "{bytes} bytes are more than {packet_bytes} and at most {line_bytes}: LL128 packets, up to {packet_blocks} blocks ({why})"
             ),
-            ("zero-copy", _) => {
+            (COPY_ENGINE, _) => format!(
+                "{bytes} bytes are at least {copy_bytes}, and the buffers are {buffers}: copy engines move them ({why})"
+            ),
+            (ZERO_COPY, _) => {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }
             (TWO_SHOT, _) | (_, Way::Staged) => {
@@ -394,41 +354,6 @@ impl Collective {
             Way::Plan(index) => &self.inner.plans[index].name,
             Way::Staged => "staged",
         }
-    }
-}
-
-impl Entry {
-    /// Enqueues a call on any buffers: one launch, or one for each slice.
-    fn execute(
-        &self,
-        stream: &Stream,
-        [input, output]: [&DeviceSlice; 2],
-        call: &Call,
-        reduction: Option<Reduction>,
-    ) -> Result<()> {
-        let (bytes, size) = (call.lengths()[0], call.element.bytes());
-        let longest = usize::try_from(self.executor.max_bytes()).unwrap_or(usize::MAX);
-        if bytes <= longest {
-            return self.executor.execute(stream, input, output, call.count, call.element, reduction);
-        }
-        // Behind whole vectors the next slice is aligned as the buffer is.
-        let longest = (longest / VECTOR * VECTOR).max(VECTOR);
-        for start in (0..bytes).step_by(longest) {
-            let slice = start..bytes.min(start + longest);
-            let (input, output) = (input.slice(slice.clone())?, output.slice(slice.clone())?);
-            self.executor.execute(stream, &input, &output, slice.len() / size, call.element, reduction)?;
-        }
-        Ok(())
-    }
-
-    fn in_place(&self) -> bool {
-        self.executor.plan().collective.in_place
-    }
-
-    /// Whether the plan's chunks divide a call whose parts must not end within one.
-    fn divides(&self, call: &Call) -> bool {
-        let chunks = self.executor.plan().ranks.first().map_or(1, |rank| rank.input_chunks.max(1) as usize);
-        call.parts == [1, 1] || call.count.is_multiple_of(chunks)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which choices a collective takes: the caller's, those of a table, or a rule. All ranks come to the same.
 
 use super::config::CollectiveConfig;
-use super::sizes::{packet_bytes, usual_blocks};
+use super::sizes::{copy_bytes, packet_bytes, usual_blocks};
 use super::tuning::{Choice, Tuning};
 use crate::channel::Geometry;
 use crate::comm::Communicator;
@@ -50,6 +50,7 @@ pub(super) fn choose(
         line_bytes: 0,
         packet_blocks: most_packet,
         blocks: most,
+        copy_bytes: copy_bytes(kind, geometry, whole_lines),
     };
     let mut chosen = match given? {
         Some(table) => from_table(&table, comm, kind, usual),
@@ -73,6 +74,10 @@ pub(super) fn choose(
     if let Some(bytes) = config.line_bytes {
         chosen.choice.line_bytes = bytes;
         chosen.why = format!("the caller's line_bytes; otherwise {}", chosen.why);
+    }
+    if let Some(bytes) = config.copy_bytes {
+        chosen.choice.copy_bytes = bytes;
+        chosen.why = format!("the caller's copy_bytes; otherwise {}", chosen.why);
     }
     if !whole_lines && chosen.choice.line_bytes > 0 {
         log::info!("NVLink does not join all ranks: {} takes no LL128 packets", kind.name());
@@ -131,8 +136,9 @@ fn agree(
             let row = table.as_ref().and_then(|table| table.choice(kind, comm.size()));
             let misfit = table.as_ref().is_some_and(|table| table.misfit(comm).is_some());
             mine.u8(0).u8(table.is_some().into()).u8(misfit.into());
-            let row = row.map_or([0; 4], |Choice { packet_bytes, line_bytes, packet_blocks, blocks }| {
-                [packet_bytes, line_bytes, packet_blocks.into(), blocks.into()]
+            let row = row.map_or([0; 5], |choice| {
+                let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
+                [packet_bytes, line_bytes, packet_blocks.into(), blocks.into(), copy_bytes]
             });
             row.into_iter().for_each(|number| {
                 mine.u64(number);

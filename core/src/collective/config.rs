@@ -15,6 +15,7 @@ pub struct CollectiveConfig {
     pub(super) plans: Vec<(Plan, RangeInclusive<u64>)>,
     pub(super) packet_bytes: Option<u64>,
     pub(super) line_bytes: Option<u64>,
+    pub(super) copy_bytes: Option<u64>,
     pub(super) staging_bytes: Option<usize>,
     pub(super) tuning: Option<Tuning>,
 }
@@ -51,6 +52,15 @@ impl CollectiveConfig {
     #[must_use]
     pub fn with_line_bytes(mut self, bytes: u64) -> Self {
         self.line_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with copy engines for messages of this many bytes and more of the larger of a rank's two buffers, on buffers shown to
+    /// the peers; 0 for none. They take next to no multiprocessors. Reduce and reduce-scatter have no such way, nor have an all-to-all
+    /// and a send-receive in place. By default as a table says, and where none speaks, large messages of collectives that only move data.
+    #[must_use]
+    pub fn with_copy_bytes(mut self, bytes: u64) -> Self {
+        self.copy_bytes = Some(bytes);
         self
     }
 

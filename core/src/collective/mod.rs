@@ -6,6 +6,8 @@ mod built_in;
 mod call;
 mod choosing;
 mod config;
+mod drafts;
+mod entry;
 mod geometry;
 mod plans;
 mod point_to_point;

@@ -12,7 +12,7 @@ use crate::plan::Kind;
 
 const OP: &str = "collective::Tuning";
 /// The first line of a table: its format's name and version.
-const FORMAT: &str = "aqueduct-tuning 2";
+const FORMAT: &str = "aqueduct-tuning 3";
 /// Kernels of more blocks than this are no better on any device, and their channels cost setup time.
 const MOST_BLOCKS: u32 = 512;
 /// No table is longer.
@@ -33,13 +33,16 @@ pub struct Choice {
     pub packet_blocks: u32,
     /// The blocks of a kernel that reads and writes the peers' buffers.
     pub blocks: u32,
+    /// The smallest message that copy engines move between buffers shown to the peers, if it is too long for packets; 0 for none.
+    pub copy_bytes: u64,
 }
 
 /// Measured choices for one sort of device, by collective and number of ranks. `aqueduct tune` writes them.
 ///
-/// The text begins with a line `aqueduct-tuning 2`, then `device` with the product name and `multiprocessors` with their number, and
+/// The text begins with a line `aqueduct-tuning 3`, then `device` with the product name and `multiprocessors` with their number, and
 /// then a line for each choice: the collective, ranks, bytes that go as packets and as LL128 packets, blocks of kernels that send
-/// these and blocks of those that reach the peers' buffers, as in `all-reduce 2 524288 0 64 32`. `#` begins a comment. A table
+/// these and blocks of those that reach the peers' buffers, and bytes from which on copy engines move the data, as in
+/// `all-reduce 2 524288 0 64 32 0`. `#` begins a comment. A table
 /// speaks only for devices of its name and size: on others it is passed over, and the log says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
@@ -156,14 +159,22 @@ impl Tuning {
         if !NAMES.contains(&key) {
             return Err(format!("unknown {key:?}; device, multiprocessors, or one of {}", NAMES.join(", ")));
         }
-        let expected = || format!("{key} needs ranks, packet_bytes, line_bytes, packet_blocks and blocks");
-        let [Some(ranks), Some(packet_bytes), Some(line_bytes), Some(packet_blocks), Some(blocks)] = *numbers
+        let expected =
+            || format!("{key} needs ranks, packet_bytes, line_bytes, packet_blocks, blocks and copy_bytes");
+        let [
+            Some(ranks),
+            Some(packet_bytes),
+            Some(line_bytes),
+            Some(packet_blocks),
+            Some(blocks),
+            Some(copy_bytes),
+        ] = *numbers
         else {
             return Err(expected());
         };
         let small = |number: u64| u32::try_from(number).map_err(|_| expected());
         let (packet_blocks, blocks) = (small(packet_blocks)?, small(blocks)?);
-        let choice = Choice { packet_bytes, line_bytes, packet_blocks, blocks };
+        let choice = Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes };
         let ranks = small(ranks)?;
         check(ranks, choice)?;
         match self.choices.insert((key.to_owned(), ranks), choice) {
@@ -241,10 +252,10 @@ impl fmt::Display for Tuning {
     /// The text that [`parse`](Self::parse) reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{FORMAT}\ndevice {}\nmultiprocessors {}", self.device, self.multiprocessors)?;
-        writeln!(f, "# collective ranks packet_bytes line_bytes packet_blocks blocks")?;
+        writeln!(f, "# collective ranks packet_bytes line_bytes packet_blocks blocks copy_bytes")?;
         self.choices.iter().try_for_each(|((name, ranks), choice)| {
-            let Choice { packet_bytes, line_bytes, packet_blocks, blocks } = choice;
-            writeln!(f, "{name} {ranks} {packet_bytes} {line_bytes} {packet_blocks} {blocks}")
+            let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
+            writeln!(f, "{name} {ranks} {packet_bytes} {line_bytes} {packet_blocks} {blocks} {copy_bytes}")
         })
     }
 }
@@ -253,7 +264,8 @@ impl fmt::Display for Tuning {
 mod tests {
     use super::*;
 
-    const CHOICE: Choice = Choice { packet_bytes: 4096, line_bytes: 65_536, packet_blocks: 8, blocks: 16 };
+    const CHOICE: Choice =
+        Choice { packet_bytes: 4096, line_bytes: 65_536, packet_blocks: 8, blocks: 16, copy_bytes: 1 << 26 };
 
     #[test]
     fn a_table_is_read_as_it_was_written() {
@@ -278,17 +290,18 @@ mod tests {
 
     #[test]
     fn a_wrong_table_names_its_line() {
-        let head = "aqueduct-tuning 2\ndevice X\nmultiprocessors 4\n";
+        let head = "aqueduct-tuning 3\ndevice X\nmultiprocessors 4\n";
         let of = |lines: &str| Tuning::parse("t", &format!("{head}{lines}")).unwrap_err().to_string();
         for (lines, expected) in [
-            ("all-reduce 2 4096 0 8", "line 4: all-reduce needs ranks"),
-            ("all-reduce 2 4096 0 8 x", "line 4: all-reduce needs ranks"),
-            ("all-reduce 2 4096 0 8 8589934592", "line 4: all-reduce needs ranks"),
-            ("all-reduce 0 4096 0 8 8", "line 4: at least 1 rank"),
-            ("all-reduce 2 4096 0 8 513", "1 to 512 blocks"),
-            ("all-reduce 2 4096 0 0 8", "1 to 512 blocks"),
-            ("reduce 2 1 0 1 1\nreduce 2 1 0 1 1", "line 5: reduce of 2 ranks stands here a second time"),
-            ("allreduce 2 1 0 1 1", "line 4: unknown \"allreduce\""),
+            ("all-reduce 2 4096 0 8 8", "line 4: all-reduce needs ranks"),
+            ("all-reduce 2 4096 0 8 x 0", "line 4: all-reduce needs ranks"),
+            ("all-reduce 2 4096 0 8 8 x", "line 4: all-reduce needs ranks"),
+            ("all-reduce 2 4096 0 8 8589934592 0", "line 4: all-reduce needs ranks"),
+            ("all-reduce 0 4096 0 8 8 0", "line 4: at least 1 rank"),
+            ("all-reduce 2 4096 0 8 513 0", "1 to 512 blocks"),
+            ("all-reduce 2 4096 0 0 8 0", "1 to 512 blocks"),
+            ("reduce 2 1 0 1 1 0\nreduce 2 1 0 1 1 0", "line 5: reduce of 2 ranks stands here a second time"),
+            ("allreduce 2 1 0 1 1 0", "line 4: unknown \"allreduce\""),
             ("multiprocessors 4", "line 4: one number"),
             ("device Y", "line 4: unknown \"device\""),
         ] {
@@ -296,9 +309,9 @@ mod tests {
             assert!(text.contains(expected), "{text}");
         }
         let of = |text: &str| Tuning::parse("t", text).unwrap_err().to_string();
-        assert!(of("aqueduct-tuning 1\n").contains("`aqueduct tune`"), "{}", of("aqueduct-tuning 1\n"));
+        assert!(of("aqueduct-tuning 2\n").contains("`aqueduct tune`"), "{}", of("aqueduct-tuning 2\n"));
         assert!(of("").contains("must stand in it"));
-        assert!(of("aqueduct-tuning 2\ndevice X\n").contains("must stand in it"));
+        assert!(of("aqueduct-tuning 3\ndevice X\n").contains("must stand in it"));
     }
 
     #[test]

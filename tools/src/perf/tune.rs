@@ -22,7 +22,7 @@ use super::sweep::parse_size;
 use super::timing::Session;
 use crate::refusal::refuse;
 use crate::stdout::Stdout;
-use choose::{best_column, limits};
+use choose::{beginning, best_column, limits};
 
 /// The shortest message that is measured.
 const SMALLEST: u64 = 1 << 10;
@@ -195,37 +195,46 @@ impl Machine<'_> {
             return Ok(None);
         }
 
-        let direct = self.times(&shape, &large, &blocks, |blocks| Choice {
-            packet_bytes: 0,
-            line_bytes: 0,
-            packet_blocks: blocks,
-            blocks,
-        })?;
-        let blocks_of_direct = blocks[best_column(&direct)];
+        let only =
+            |blocks| Choice { packet_bytes: 0, line_bytes: 0, packet_blocks: blocks, blocks, copy_bytes: 0 };
+        let column =
+            |rows: &[Vec<f64>], column: usize| rows.iter().map(|row| row[column]).collect::<Vec<_>>();
+        let direct = self.times(&shape, &large, &blocks, only)?;
+        let best_direct = best_column(&direct);
+        let blocks_of_direct = blocks[best_direct];
+        let by_engines = Choice { copy_bytes: 1, ..only(blocks_of_direct) };
+        let copied = match self.goes(&shape, &large, by_engines, "copy-engine")? {
+            true => column(&self.times(&shape, &large, &blocks[..1], |_| by_engines)?, 0),
+            // The collective has no such way.
+            false => vec![f64::INFINITY; large.len()],
+        };
+        let copy_bytes = beginning(&large, &copied, &column(&direct, best_direct));
+        if rank.is_root() {
+            self.print_large(name, &large, &copied, &column(&direct, best_direct), copy_bytes)?;
+        }
         let packets = self.times(&shape, &small, &blocks, |blocks| Choice {
             packet_bytes: most_packet.next_multiple_of(grain),
-            line_bytes: 0,
             packet_blocks: blocks,
-            blocks: blocks_of_direct,
+            ..only(blocks_of_direct)
         })?;
         let best = best_column(&packets);
         let with = |packet_bytes, line_bytes| {
             let choice =
-                Choice { packet_bytes, line_bytes, packet_blocks: blocks[best], blocks: blocks_of_direct };
-            self.times(&shape, &small, &blocks[best..=best], |_| choice)
+                Choice { packet_bytes, line_bytes, packet_blocks: blocks[best], ..only(blocks_of_direct) };
+            self.times(&shape, &small, &blocks[best..=best], |_| choice).map(|rows| column(&rows, 0))
         };
-        let first = |rows: Vec<Vec<f64>>| rows.into_iter().map(|row| row[0]).collect::<Vec<_>>();
         let most_lines = most_packet.next_multiple_of(grain);
-        let lines = match self.takes_lines(&shape, &small, most_lines)? {
-            true => first(with(0, most_lines)?),
+        let by_lines = Choice { line_bytes: most_lines, ..only(1) };
+        let lines = match self.goes(&shape, &small, by_lines, "lines")? {
+            true => with(0, most_lines)?,
             // NVLink does not join the ranks.
             false => vec![f64::INFINITY; small.len()],
         };
-        let direct = first(with(0, 0)?);
-        let packets: Vec<f64> = packets.iter().map(|row| row[best]).collect();
+        let direct = with(0, 0)?;
+        let packets = column(&packets, best);
         let [packet_bytes, line_bytes] = limits(&small, [&packets, &lines, &direct]);
-        let choice =
-            Choice { packet_bytes, line_bytes, packet_blocks: blocks[best], blocks: blocks_of_direct };
+        let packet_blocks = blocks[best];
+        let choice = Choice { packet_bytes, line_bytes, packet_blocks, blocks: blocks_of_direct, copy_bytes };
         if rank.is_root() {
             let (by, directly) = (blocks[best], choice.blocks);
             writeln!(
@@ -241,13 +250,35 @@ impl Machine<'_> {
         Ok(Some(choice))
     }
 
-    /// Whether messages may go as LL128 packets here: all ranks come to the same.
-    fn takes_lines(&self, shape: &Shape, sizes: &[u64], most: u64) -> Result<bool> {
-        let choice = Choice { packet_bytes: 0, line_bytes: most, packet_blocks: 1, blocks: 1 };
+    /// Whether a long message goes `way` with this choice: all ranks come to the same.
+    fn goes(&self, shape: &Shape, sizes: &[u64], choice: Choice, way: &str) -> Result<bool> {
         let mut table = Tuning::new("candidate", &self.name, self.multiprocessors);
         table.insert(shape.kind(), self.session.rank.bootstrap.size(), choice)?;
         let bench = Bench::tuned(self.session, &self.common, shape.clone(), sizes, table)?;
-        Ok(bench.algorithm(usize::try_from(sizes[0])?, Place::OutOfPlace)? == "lines")
+        Ok(bench.algorithm(usize::try_from(sizes[0])?, Place::OutOfPlace)? == way)
+    }
+
+    /// Prints the times of large messages.
+    fn print_large(
+        &self,
+        name: &str,
+        sizes: &[u64],
+        copied: &[f64],
+        direct: &[f64],
+        copy_bytes: u64,
+    ) -> Result<()> {
+        if copied.iter().all(|time| time.is_infinite()) {
+            return Ok(());
+        }
+        writeln!(Stdout, "# {name}: size (B), by copy engines and by kernels (us)")?;
+        for ((size, copied), direct) in sizes.iter().zip(copied).zip(direct) {
+            writeln!(Stdout, "{size:>12} {copied:>10.2} {direct:>10.2}")?;
+        }
+        match copy_bytes {
+            0 => writeln!(Stdout, "# {name}: never by copy engines")?,
+            bytes => writeln!(Stdout, "# {name}: by copy engines from {bytes} B on")?,
+        }
+        Ok(())
     }
 
     /// Numbers of blocks to compare.

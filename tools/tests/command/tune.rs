@@ -29,12 +29,13 @@ fn a_table_is_measured_written_and_read() {
     tune("all-reduce").exited(0).prints(&[
         "# all-reduce: packets up to ",
         "LL128 packets up to ",
+        "by copy engines",
         "mine.tuning written",
     ]);
     tune("send-recv").exited(0);
     let text = fs::read_to_string(&table).expect("the table was written");
     assert!(
-        text.starts_with("aqueduct-tuning 2\ndevice aqueduct software device\nmultiprocessors 16\n"),
+        text.starts_with("aqueduct-tuning 3\ndevice aqueduct software device\nmultiprocessors 16\n"),
         "{text}"
     );
     assert!(text.contains("\nall-reduce 2 "), "a later run keeps the lines of others: {text}");
@@ -49,36 +50,42 @@ fn the_table_decides_and_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
     let table = folder.path().join("t");
     let with = |device: &str, lines: &str| {
-        fs::write(&table, format!("aqueduct-tuning 2\ndevice {device}\nmultiprocessors 16\n{lines}\n"))
+        fs::write(&table, format!("aqueduct-tuning 3\ndevice {device}\nmultiprocessors 16\n{lines}\n"))
             .expect("room");
         explained(&table)
     };
     let soft = "aqueduct software device";
-    let chosen = with(soft, "all-reduce 2 4096 0 2 1").exited(0);
+    let chosen = with(soft, "all-reduce 2 4096 0 2 1 0").exited(0);
     chosen.prints(&[
         "4096 bytes are at most 4096",
         "out of place from 16384 B: zero-copy",
         "1 blocks",
         " 0 OK",
     ]);
-    let none = with(soft, "all-reduce 2 0 0 2 2").exited(0);
+    let none = with(soft, "all-reduce 2 0 0 2 2 0").exited(0);
     assert!(!none.stdout.contains(": packets:"), "{}", none.stdout);
-    let lines = with(soft, "all-reduce 2 4096 16384 2 1").exited(0);
+    let lines = with(soft, "all-reduce 2 4096 16384 2 1 0").exited(0);
     lines.prints(&[
         "16384 B: lines: 16384 bytes are more than 4096 and at most 16384: LL128 packets",
         " 0 OK",
     ]);
-    with(soft, "all-reduce 4 4096 0 2 1")
+    let copied = with(soft, "all-reduce 2 4096 0 2 1 16384").exited(0);
+    copied.prints(&[
+        "16384 B: copy-engine: 16384 bytes are at least 16384",
+        "copy engines move them (measured",
+        " 0 OK",
+    ]);
+    with(soft, "all-reduce 4 4096 0 2 1 0")
         .exited(0)
         .prints(&["a rule; table", "has no line for allreduce of 2 ranks"]);
     // Of another machine: right results, the next best choice, and both places say so.
-    let other = with("NVIDIA H300", "all-reduce 2 4096 0 2 1").exited(0);
+    let other = with("NVIDIA H300", "all-reduce 2 4096 0 2 1 0").exited(0);
     other.prints(&["a rule; the table", "is for NVIDIA H300", " 0 OK"]).says(&["it is passed over"]);
     // Of another version, and nonsense.
-    fs::write(&table, "aqueduct-tuning 1\n").expect("room");
+    fs::write(&table, "aqueduct-tuning 2\n").expect("room");
     explained(&table).exited(1).says(&["line 1", "make it anew with `aqueduct tune`"]);
     ranks(&["tune", "-e", "512"], None).exited(2).says(&["messages from 1024 bytes on are measured"]);
-    with(soft, "all-reduce 2 many 0 2 2").exited(1).says(&["line 4: all-reduce needs ranks"]);
+    with(soft, "all-reduce 2 many 0 2 2 0").exited(1).says(&["line 4: all-reduce needs ranks"]);
     fs::remove_file(&table).expect("it was there");
     explained(&table).exited(1).says(&["cannot read"]);
 }
@@ -90,7 +97,7 @@ fn ranks_with_different_tables_refuse() {
     for (rank, bytes) in [(0, 4096), (1, 8192)] {
         let path = folder.path().join(rank.to_string());
         let text = format!(
-            "aqueduct-tuning 2\ndevice aqueduct software device\nmultiprocessors 16\nall-reduce 2 {bytes} 0 2 2\n"
+            "aqueduct-tuning 3\ndevice aqueduct software device\nmultiprocessors 16\nall-reduce 2 {bytes} 0 2 2 0\n"
         );
         fs::write(path, text).expect("room");
     }
@@ -115,7 +122,7 @@ fn what_cannot_be_measured_or_kept_is_refused() {
     let path = path.to_str().expect("a path in UTF-8");
     ranks(&["tune", "put", "-o", path], None).exited(2).says(&["put is no built-in collective"]);
     ranks(&["tune", "all-reduce", "-o", "/nowhere/t"], None).exited(1).says(&["cannot write /nowhere/t"]);
-    fs::write(path, "aqueduct-tuning 2\ndevice X\nmultiprocessors 3\n").expect("room");
+    fs::write(path, "aqueduct-tuning 3\ndevice X\nmultiprocessors 3\n").expect("room");
     ranks(&["tune", "all-reduce", "-o", path], None)
         .exited(2)
         .says(&["is for X with 3", "give another file"]);

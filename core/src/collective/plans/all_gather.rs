@@ -30,7 +30,7 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
         let (me, mine) = (rank.index(), rank.input().chunk(0));
         shape.meet(&rank, &peers(&rank), |channels| {
             if !shape.in_place {
-                rank.copy(rank.output().chunk(me), mine, &group);
+                shape.copy_own(&rank, rank.output().chunk(me), mine);
             }
             for channel in channels {
                 channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);

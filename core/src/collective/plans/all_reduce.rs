@@ -1,7 +1,7 @@
 //! All-reduce. Every element is reduced in the order of ranks, so all ranks get the same bits.
 
 use super::shape::{Shape, exchange, peers, plain, scratch};
-use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction};
+use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction, SyncType};
 
 /// One-shot: every rank sends its whole input to all others and reduces what comes.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {
@@ -78,6 +78,46 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
         for channel in &channels[0] {
             let peer = channel.peer();
             rank.copy(rank.output().chunk(peer), results[me as usize].chunk(peer), &group);
+        }
+    }
+    program
+}
+
+/// Tiles of a rank's chunk that threads reduce and copy engines send one behind the other.
+const TILES: u32 = 8;
+
+/// Two-shot on buffers that the peers reach: threads reduce chunk r of all inputs tile by tile, and two copy engines in turns send each
+/// tile to all others while the next is reduced.
+pub(super) fn copied(shape: Shape) -> CollectiveProgram {
+    let n = shape.ranks;
+    let program = shape.program("all-reduce by copy engines", Pattern::all_reduce(n, TILES));
+    let (group, blocks) = (shape.group(), shape.blocks);
+    for rank in program.ranks() {
+        let me = rank.index();
+        let engines = [0, 1].map(|nth| {
+            let block = blocks + nth;
+            let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+            rank.copy_engine(block);
+            (block, rank.semaphore(0), channels)
+        });
+        shape.meet(&rank, &peers(&rank), |_| {
+            for tile in 0..TILES {
+                let (block, reduced, channels) = &engines[tile as usize % 2];
+                let chunk = me * TILES + tile;
+                let mine = rank.output().chunk(chunk);
+                let inputs = program.ranks().map(|from| plain(from.input().chunk(chunk)));
+                rank.reduce_in_order(mine, inputs, Reduction::Sum, &group);
+                rank.barrier(0..blocks);
+                reduced.release(0, SyncType::Before);
+                reduced.acquire(*block, SyncType::After);
+                for channel in channels {
+                    channel.put(program.rank(channel.peer()).output().chunk(chunk), mine, *block);
+                }
+            }
+        });
+        for (block, _, channels) in engines {
+            channels.iter().for_each(|channel| channel.signal(block, SyncType::Before));
+            channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
         }
     }
     program

@@ -43,7 +43,7 @@ fn write_parts(program: &CollectiveProgram, shape: Shape) {
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
         shape.meet(&rank, &peers(&rank), |channels| {
-            rank.copy(rank.output().chunk(me), input.chunk(me), &group);
+            shape.copy_own(&rank, rank.output().chunk(me), input.chunk(me));
             for channel in channels {
                 let there = program.rank(channel.peer()).output().chunk(me);
                 channel.put(there, input.chunk(channel.peer()), &group);

@@ -56,3 +56,40 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
     }
     program
 }
+
+/// By copy engines, which push faster than they pull: the root puts its part to each of the others, which put it on to all but the
+/// root.
+pub(super) fn copied(shape: Shape, root: u32) -> CollectiveProgram {
+    let n = shape.ranks;
+    let parts = n.saturating_sub(1).max(1);
+    let shape = shape.by_copy_engines();
+    let program = shape.program("broadcast by copy engines", Pattern::broadcast(n, parts, root));
+    let part = |rank: u32| {
+        let part = (rank + n - root) % n - 1;
+        part * n..(part + 1) * n
+    };
+    for rank in program.ranks() {
+        let (me, output) = (rank.index(), rank.output());
+        shape.meet(&rank, &peers(&rank), |channels| {
+            let there = |peer: u32, of: u32| program.rank(peer).output().chunks(part(of));
+            let (to_root, others): (Vec<_>, Vec<_>) =
+                channels.iter().copied().partition(|channel| channel.peer() == root);
+            if me == root {
+                for channel in &others {
+                    let peer = channel.peer();
+                    channel.put(there(peer, peer), rank.input().chunks(part(peer)), 0);
+                    channel.signal(0, SyncType::Before);
+                }
+                if !shape.in_place {
+                    shape.copy_own(&rank, output.chunks(..), rank.input().chunks(..));
+                }
+            } else {
+                to_root.iter().for_each(|channel| channel.wait(0, SyncType::After));
+                for channel in others {
+                    channel.put(there(channel.peer(), me), output.chunks(part(me)), 0);
+                }
+            }
+        });
+    }
+    program
+}

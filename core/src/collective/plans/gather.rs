@@ -38,7 +38,7 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
         let others = if me == root { peers(&rank) } else { vec![root] };
         shape.meet(&rank, &others, |channels| match channels {
             [to_root] if me != root => to_root.put(program.rank(root).output().chunk(me), mine, &group),
-            _ => rank.copy(rank.output().chunk(me), mine, &group),
+            _ => shape.copy_own(&rank, rank.output().chunk(me), mine),
         });
     }
     program

@@ -97,3 +97,19 @@ pub(super) fn zero_copy(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
     };
     Some(program.compile())
 }
+
+/// The plan for the largest messages on buffers that the peers reach, moved by copy engines; `None` where it would gain nothing.
+pub(super) fn copied(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
+    if shape.ranks < 2 {
+        return None;
+    }
+    match *kind {
+        Kind::AllReduce => Some(all_reduce::copied(shape).compile()),
+        Kind::Broadcast { root } => Some(broadcast::copied(shape, root).compile()),
+        Kind::AllGather | Kind::AllToAll | Kind::SendRecv | Kind::Gather { .. } | Kind::Scatter { .. } => {
+            zero_copy(kind, shape.by_copy_engines())
+        }
+        // Every move of theirs reduces.
+        Kind::ReduceScatter | Kind::Reduce { .. } | Kind::Custom(_) => None,
+    }
+}

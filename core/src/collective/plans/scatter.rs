@@ -37,7 +37,7 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
             if me != root {
                 return;
             }
-            rank.copy(rank.output().chunk(0), input.chunk(me), &group);
+            shape.copy_own(&rank, rank.output().chunk(0), input.chunk(me));
             for channel in channels {
                 let there = program.rank(channel.peer()).output().chunk(0);
                 channel.put(there, input.chunk(channel.peer()), &group);

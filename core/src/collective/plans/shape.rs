@@ -12,6 +12,8 @@ pub(in super::super) struct Shape {
     pub(in super::super) in_place: bool,
     pub(in super::super) blocks: u32,
     pub(in super::super) threads: u32,
+    /// Copy engines move the data instead of threads: one block for what goes to peers, and one for what stays here.
+    pub(in super::super) copy_engines: bool,
 }
 
 impl Shape {
@@ -31,7 +33,22 @@ impl Shape {
         self.program(name, pattern).variable_chunks(true).double_scratch(true).fusion(false)
     }
 
-    /// All blocks.
+    /// The same by copy engines.
+    pub(super) fn by_copy_engines(self) -> Self {
+        Self { blocks: 1, copy_engines: true, ..self }
+    }
+
+    /// Copies this rank's own data, beside what goes to the peers.
+    pub(super) fn copy_own(&self, rank: &Rank<'_>, dst: Chunk, src: Chunk) {
+        if self.copy_engines {
+            rank.copy(dst, src, self.blocks);
+            rank.copy_engine(self.blocks);
+        } else {
+            rank.copy(dst, src, &self.group());
+        }
+    }
+
+    /// All blocks that move data to peers.
     pub(super) fn group(&self) -> ThreadBlockGroup {
         ThreadBlockGroup::new(0..self.blocks)
     }
@@ -48,6 +65,9 @@ impl Shape {
         }
         body(channels.first().map_or(&[], Vec::as_slice));
         exchange(&channels);
+        if self.copy_engines {
+            rank.copy_engine(0);
+        }
     }
 
     /// Channels to these peers, of each block its own.

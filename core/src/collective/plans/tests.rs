@@ -1,6 +1,6 @@
 //! The plans are right, by the check and by the simulator.
 
-use super::{Shape, barrier, in_place_differs, packets, through_scratch, variable, zero_copy};
+use super::{Shape, barrier, copied, in_place_differs, packets, through_scratch, variable, zero_copy};
 use crate::plan::{Kind, Plan, check, oracle, simulate};
 
 fn kinds(ranks: u32) -> Vec<Kind> {
@@ -20,8 +20,13 @@ fn all(ranks: u32, blocks: u32) -> Vec<Plan> {
     let mut plans = vec![barrier(ranks).unwrap()];
     for kind in kinds(ranks) {
         for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
-            let shape = Shape { ranks, in_place, blocks, threads: 128 };
-            let made = [packets(&kind, shape), through_scratch(&kind, shape), zero_copy(&kind, shape)];
+            let shape = Shape { ranks, in_place, blocks, threads: 128, copy_engines: false };
+            let made = [
+                packets(&kind, shape),
+                through_scratch(&kind, shape),
+                zero_copy(&kind, shape),
+                copied(&kind, shape),
+            ];
             plans.extend(made.into_iter().flatten().map(Result::unwrap));
             plans.extend(variable(&kind, shape).filter(|_| !in_place).map(Result::unwrap));
         }

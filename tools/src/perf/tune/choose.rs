@@ -35,6 +35,15 @@ pub(super) fn limits(sizes: &[u64], [packets, lines, direct]: [&[f64]; 3]) -> [u
     [packet_bytes, line_bytes]
 }
 
+/// The size from which on a way is faster than the direct one in all rows, but for single ones that the row before contradicts; 0 for
+/// never.
+pub(super) fn beginning(sizes: &[u64], way: &[f64], direct: &[f64]) -> u64 {
+    let upwards = |times: &[f64]| times.iter().rev().copied().collect::<Vec<_>>();
+    // At the noise, the direct way stays: it needs no streams of its own.
+    let direct: Vec<f64> = upwards(direct).iter().map(|time| time / NOISE).collect();
+    crossover(&upwards(way), &direct).map_or(0, |index| sizes[sizes.len() - 1 - index])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +71,16 @@ mod tests {
         assert_eq!(limits(&sizes, [&packets, &[9.5; 5], &direct]), [8, 0], "never lines");
         assert_eq!(limits(&sizes, [&[10.0; 5], &[1.0; 5], &direct]), [0, 16], "never packets");
         assert_eq!(limits(&sizes, [&[1.0; 5], &[2.0; 5], &direct]), [16, 0], "packets to the end");
+    }
+
+    #[test]
+    fn copy_engines_are_taken_from_where_they_stay_faster() {
+        let sizes = [1, 2, 4, 8, 16];
+        let direct = [1.0, 2.0, 4.0, 8.0, 16.0];
+        assert_eq!(beginning(&sizes, &[5.0, 5.0, 5.0, 7.0, 13.0], &direct), 8);
+        assert_eq!(beginning(&sizes, &[0.5, 1.5, 4.5, 7.0, 13.0], &direct), 1, "one row out of line");
+        assert_eq!(beginning(&sizes, &[5.0, 5.0, 5.0, 7.99, 15.99], &direct), 0, "within the noise");
+        assert_eq!(beginning(&sizes, &[f64::INFINITY; 5], &direct), 0, "no such way");
     }
 
     #[test]

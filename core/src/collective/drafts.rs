@@ -1,0 +1,97 @@
+//! The plans that a collective prepares: the user's and the built-in ones.
+
+use std::ops::RangeInclusive;
+
+use super::call::Call;
+use super::config::CollectiveConfig;
+use super::plans::{self, Shape};
+use super::sizes::{shape, usual_blocks};
+use super::tuning::Choice;
+use crate::channel::Geometry;
+use crate::error::Result;
+use crate::gpu::Series;
+use crate::plan::{ExecutorConfig, Kind, Plan};
+
+/// The name of the way through scratch.
+pub(super) const TWO_SHOT: &str = "two-shot";
+/// The name of the way between the ranks' buffers.
+pub(super) const ZERO_COPY: &str = "zero-copy";
+/// The name of the way of copy engines.
+pub(super) const COPY_ENGINE: &str = "copy-engine";
+
+/// A plan that is to be prepared.
+pub(super) struct Draft {
+    pub(super) name: String,
+    pub(super) plan: Plan,
+    pub(super) settings: ExecutorConfig,
+    pub(super) bytes: RangeInclusive<u64>,
+    /// A longer call than the plan's scratch serves is cut into slices.
+    pub(super) sliced: bool,
+}
+
+/// The plans of a collective, in the order in which they are asked whether they serve a call: the user's, then the built-in ones. Slices
+/// of messages on buffers that peers do not reach have `slice` bytes.
+pub(super) fn drafts(
+    kind: &Kind,
+    config: &CollectiveConfig,
+    choice: Choice,
+    (ranks, geometry): (u32, Geometry),
+    slice: usize,
+    series: Series,
+) -> Result<Vec<Draft>> {
+    let mut drafts = Vec::new();
+    for (plan, bytes) in &config.plans {
+        let most = Call::most_input(kind, ranks, *bytes.end()).min(plan.settings.max_bytes);
+        let most = (*bytes.end() < u64::MAX).then_some(most);
+        let settings = config.executor(most).in_series(series);
+        let (name, plan, bytes) = (plan.name.clone(), plan.clone(), bytes.clone());
+        drafts.push(Draft { name, plan, settings, bytes, sliced: false });
+    }
+    for in_place in [false, true] {
+        // In place one rank alone has nothing to do.
+        if in_place && (ranks == 1 || !plans::in_place_differs(kind)) {
+            continue;
+        }
+        let shape = |blocks| Shape { ranks, in_place, ..shape(geometry, blocks) };
+        built_in(kind, choice, shape, usual_blocks(geometry).0, slice, |name, plan, most, bytes| {
+            // Tests check the built-in plans.
+            let settings = config.executor(Some(most)).unchecked().in_series(series);
+            let settings = if plans::in_place_differs(kind) { settings } else { settings.in_either_place() };
+            let sliced = name == TWO_SHOT;
+            drafts.push(Draft { name: name.to_owned(), plan, settings, bytes, sliced });
+        })?;
+    }
+    Ok(drafts)
+}
+
+/// Adds the plans of a collective, those for short messages first: name, plan, its longest message of the input in bytes, and the calls
+/// that it is for.
+fn built_in(
+    kind: &Kind,
+    choice: Choice,
+    shape: impl Fn(u32) -> Shape,
+    blocks_of_slices: u32,
+    slice: usize,
+    mut add: impl FnMut(&str, Plan, u64, RangeInclusive<u64>),
+) -> Result<()> {
+    let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
+    // A call of packets has as many of its blocks as the message needs.
+    let (packets, direct, slices) = (shape(packet_blocks), shape(blocks), shape(blocks_of_slices));
+    let most = |bytes| Call::most_input(kind, packets.ranks, bytes);
+    let all = || 0..=u64::MAX;
+    let plans = [
+        (packet_bytes > 0)
+            .then(|| ("packets", plans::packets(kind, packets), most(packet_bytes), 0..=packet_bytes)),
+        (line_bytes > packet_bytes)
+            .then(|| ("lines", plans::lines(kind, packets), most(line_bytes), 0..=line_bytes)),
+        (copy_bytes > 0).then(|| (COPY_ENGINE, plans::copied(kind, direct), u64::MAX, copy_bytes..=u64::MAX)),
+        Some((ZERO_COPY, plans::zero_copy(kind, direct), u64::MAX, all())),
+        Some((TWO_SHOT, plans::through_scratch(kind, slices), slice as u64, all())),
+    ];
+    for (name, plan, most, bytes) in plans.into_iter().flatten() {
+        if let Some(plan) = plan {
+            add(name, plan?, most, bytes);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! A prepared plan of a collective, and the calls that it is for.
+
+use std::ops::RangeInclusive;
+
+use super::call::Call;
+use crate::error::Result;
+use crate::gpu::{DeviceSlice, Stream};
+use crate::plan::{Executor, Reduction};
+
+/// Bytes of a vector.
+const VECTOR: usize = 16;
+
+/// A plan and the calls that it is for.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) executor: Executor,
+    /// In bytes of the larger of a rank's two buffers.
+    pub(super) bytes: RangeInclusive<u64>,
+    /// A longer call than the plan's scratch serves is cut into slices. Only of a collective whose input and output are alike.
+    pub(super) sliced: bool,
+}
+
+impl Entry {
+    /// Enqueues a call on any buffers: one launch, or one for each slice.
+    pub(super) fn execute(
+        &self,
+        stream: &Stream,
+        [input, output]: [&DeviceSlice; 2],
+        call: &Call,
+        reduction: Option<Reduction>,
+    ) -> Result<()> {
+        let (bytes, size) = (call.lengths()[0], call.element.bytes());
+        let longest = usize::try_from(self.executor.max_bytes()).unwrap_or(usize::MAX);
+        if bytes <= longest {
+            return self.executor.execute(stream, input, output, call.count, call.element, reduction);
+        }
+        // Behind whole vectors the next slice is aligned as the buffer is.
+        let longest = (longest / VECTOR * VECTOR).max(VECTOR);
+        for start in (0..bytes).step_by(longest) {
+            let slice = start..bytes.min(start + longest);
+            let (input, output) = (input.slice(slice.clone())?, output.slice(slice.clone())?);
+            self.executor.execute(stream, &input, &output, slice.len() / size, call.element, reduction)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn in_place(&self) -> bool {
+        self.executor.plan().collective.in_place
+    }
+
+    /// Whether the plan's chunks divide a call whose parts must not end within one.
+    pub(super) fn divides(&self, call: &Call) -> bool {
+        let chunks = self.executor.plan().ranks.first().map_or(1, |rank| rank.input_chunks.max(1) as usize);
+        call.parts == [1, 1] || call.count.is_multiple_of(chunks)
+    }
+}
