@@ -59,6 +59,7 @@ const FILES: &[(&str, &str)] = embed![
     "inc/plan_exists.ptxi",
     "inc/plan_first_block.ptxi",
     "inc/plan_flag.ptxi",
+    "inc/plan_follows.ptxi",
     "inc/plan_give_up.ptxi",
     "inc/plan_go.ptxi",
     "inc/plan_handle.ptxi",

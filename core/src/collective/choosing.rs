@@ -1,19 +1,14 @@
 //! Which choices a collective takes: the caller's, those of a table, or a rule. All ranks come to the same.
 
+use super::agreement::{Agreed, agree};
 use super::config::CollectiveConfig;
 use super::sizes::{copy_bytes, packet_bytes, usual_blocks};
 use super::tuning::{Choice, Tuning};
 use crate::channel::Geometry;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::plan::Kind;
-use crate::wire::{Reader, WireError, WireResult, Writer};
-
-/// The longest text of an error that a rank tells the others.
-const MAX_TEXT: usize = 1024;
-/// Bytes of a rank's word that are facts about it.
-const FACTS: usize = 1 + size_of::<u64>();
 
 /// A choice, and where it comes from.
 #[derive(Clone, Debug)]
@@ -26,7 +21,7 @@ pub(super) struct Chosen {
 /// The choice for `kind`, and the least scratch in bytes that a rank allows. Collective.
 ///
 /// # Errors
-/// Of every rank: if one cannot read its table, or if tables differ.
+/// Of every rank: if one cannot read its table, or if tables or settings differ.
 pub(super) fn choose(
     op: &'static str,
     comm: &Communicator,
@@ -41,7 +36,7 @@ pub(super) fn choose(
         (None, Some(path)) => Tuning::read(path).map(Some),
         (None, None) => Ok(None),
     });
-    let Agreed { whole_lines, scratch } = agree(op, comm, kind, &given, deadline)?;
+    let Agreed { whole_lines, scratch } = agree(op, comm, (kind, config), &given, deadline)?;
     let (most_packet, most) = usual_blocks(geometry);
     let ranks = comm.size();
     let usual = Choice {
@@ -110,83 +105,4 @@ fn shipped(comm: &Communicator, kind: &Kind, usual: Choice, why: String) -> Chos
         Some((choice, table)) => Chosen { choice, why: format!("measured: table {}", table.name()) },
         None => Chosen { choice: usual, why: format!("a rule; {why}") },
     }
-}
-
-/// Facts of all ranks together.
-struct Agreed {
-    /// NVLink joins all ranks, as far as every one of them sees.
-    whole_lines: bool,
-    /// The least scratch that a rank allows.
-    scratch: u64,
-}
-
-/// Makes sure that all ranks were given the same, and that none has failed.
-fn agree(
-    op: &'static str,
-    comm: &Communicator,
-    kind: &Kind,
-    given: &Result<Option<Tuning>>,
-    deadline: Deadline,
-) -> Result<Agreed> {
-    let mut mine = Writer::new();
-    mine.u8(comm.topology().all_nvlink().into()).u64(comm.config().scratch_bytes as u64);
-    match given {
-        Ok(table) => {
-            // As the row decides, so do the devices that it is for.
-            let row = table.as_ref().and_then(|table| table.choice(kind, comm.size()));
-            let misfit = table.as_ref().is_some_and(|table| table.misfit(comm).is_some());
-            mine.u8(0).u8(table.is_some().into()).u8(misfit.into());
-            let row = row.map_or([0; 5], |choice| {
-                let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
-                [packet_bytes, line_bytes, packet_blocks.into(), blocks.into(), copy_bytes]
-            });
-            row.into_iter().for_each(|number| {
-                mine.u64(number);
-            });
-        }
-        Err(error) => {
-            mine.u8(1).str_cut(&error.to_string(), MAX_TEXT);
-        }
-    }
-    let mine = mine.finish();
-    let all = comm.gather(op, &mine, deadline)?;
-    let mut agreed = Agreed { whole_lines: true, scratch: u64::MAX };
-    for said in &all {
-        let mut reader = Reader::new(said);
-        let facts = (|| Ok::<_, WireError>((reader.bool()?, reader.u64()?)))();
-        let (whole_lines, scratch) = facts.unwrap_or((false, 0));
-        agreed.whole_lines &= whole_lines;
-        agreed.scratch = agreed.scratch.min(scratch);
-    }
-    if given.is_err() {
-        // Its own error says more.
-        return Ok(agreed);
-    }
-    for (rank, said) in (0..).zip(all).filter(|(rank, _)| *rank != comm.rank()) {
-        let failure = failure(&said).map_err(|error| {
-            Error::new(ErrorKind::Remote, op, format!("rank {rank} said something else")).with_source(error)
-        })?;
-        if let Some(text) = failure {
-            let message = format!("rank {rank} cannot prepare the collective: {text}");
-            return Err(Error::new(ErrorKind::Remote, op, message).with_peer(rank));
-        }
-        // Ranks may differ in these facts, but must have the same table.
-        if said.get(FACTS..) != mine.get(FACTS..) {
-            let message = format!(
-                "rank {rank} has another table of choices than rank {}; give all ranks the same file in AQUEDUCT_TUNING, or none",
-                comm.rank()
-            );
-            return Err(Error::usage(op, message).with_peer(rank));
-        }
-    }
-    Ok(agreed)
-}
-
-/// The text of a rank that could not read its table.
-fn failure(said: &[u8]) -> WireResult<Option<&str>> {
-    let mut reader = Reader::new(said);
-    // Its facts.
-    reader.bool()?;
-    reader.u64()?;
-    if reader.bool()? { reader.str(MAX_TEXT).map(Some) } else { Ok(None) }
 }

@@ -1,6 +1,7 @@
 //! Collectives over a communicator: [`Collective`] runs the built-in plans, or plans of the user's own, by kind and size;
 //! [`VariableCollective`] those whose sizes only the device knows, [`PointToPoint`] any sends and receives. [`Barrier`] moves no data.
 
+mod agreement;
 mod barrier;
 mod built_in;
 mod call;

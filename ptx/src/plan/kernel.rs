@@ -29,6 +29,9 @@ pub struct Kernel {
     pub rows: Option<Rows>,
     /// Where [`Step::Mark`] notes times; `None` if there is none, and then the text is the same as ever.
     pub trace: Option<Trace>,
+    /// The launch goes on with what earlier ones of the same call began. If a wait of theirs was given up, it does nothing: it asks
+    /// the abort word, without which no wait is given up and which stays set.
+    pub follows: bool,
     /// Bodies.
     pub shapes: Vec<Shape>,
     /// Blocks of the grid, or of its largest if it [runs with any](Self::runs_with_any_grid).

@@ -48,6 +48,9 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
     if kernel.rows.is_some() {
         text.include("plan_rows_registers", &[])?;
     }
+    if kernel.follows {
+        text.include("plan_follows", &[])?;
+    }
     if let Some(trace) = kernel.trace {
         let bytes = u64::from(trace.records) * size_of::<TraceRecord>() as u64;
         text.include("plan_trace", &[("BYTES", &bytes), ("BASE", &trace.address)])?;
@@ -66,7 +69,7 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
             text.flag()?;
         }
         let body = if counts { meeting_early(&shape.steps) } else { shape.steps.clone() };
-        steps(&mut text, &body, false, &mut Since::default())?;
+        steps(&mut text, &body, false, &mut Since { gave_up: kernel.follows, lanes: false })?;
         // Threads that did not meet may not have read the block's counter.
         let met = body.iter().any(meets_block);
         let last = if met || !counts { "LEAVE" } else { "MEET" };

@@ -6,6 +6,7 @@ mod blocks;
 mod device;
 mod elements;
 mod first;
+mod given_up;
 mod lanes;
 mod laps;
 mod lines;

@@ -141,6 +141,7 @@ pub(crate) fn kernel(ranks: u32, element: Element, steps: Vec<Step>) -> Kernel {
         laps: None,
         rows: None,
         trace: None,
+        follows: false,
         shapes: vec![Shape { steps }],
         blocks: vec![Block { shape: 0, row: Vec::new() }],
     }

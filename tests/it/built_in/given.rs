@@ -43,6 +43,44 @@ fn plans_of_the_users() {
     });
 }
 
+/// Settings that differ are refused on every rank, in words that name them; the communicator goes on.
+#[test]
+fn settings_that_differ_between_ranks_are_refused() {
+    threads(
+        Machine::Software,
+        2,
+        "built_in::given::settings_that_differ_between_ranks_are_refused",
+        |rank| {
+            let plan = CollectiveProgram::new("mine", Pattern::broadcast(2, 1, 0)).build().unwrap();
+            let given = |other: bool| -> Vec<(&str, CollectiveConfig)> {
+                let one = |small: u64, large: u64| if other { large } else { small };
+                vec![
+                    ("packet_bytes 65536", config().with_packet_bytes(one(65536, 65537))),
+                    ("no line_bytes", if other { config().with_line_bytes(4096) } else { config() }),
+                    ("copy_bytes 1000", config().with_copy_bytes(one(1000, 100_000))),
+                    ("staging_bytes 32768", config().with_staging_bytes(one(65536, 32768) as usize)),
+                    ("the plan mine for 8 to 100 bytes", config().with_plan(plan.clone(), one(8, 16)..=100)),
+                    (
+                        "1 plans of its own",
+                        if other { config() } else { config().with_plan(plan.clone(), 1..=2) },
+                    ),
+                ]
+            };
+            let kind = || Kind::Broadcast { root: 0 };
+            for (says, config) in given(rank.me() == 1) {
+                let error = Collective::prepare(&rank.comm, kind(), config, soon()).map(drop).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+                assert!(error.to_string().contains(says), "{error} does not say {says}");
+            }
+            let root = Kind::Broadcast { root: rank.me() };
+            let error = Collective::prepare(&rank.comm, root, config(), soon()).map(drop).unwrap_err();
+            assert!(error.to_string().contains("Broadcast { root: 1 }"), "{error}");
+            Bench::new(&rank, kind(), config().with_copy_bytes(1000)).run(PLACES[3], 1000, Reduction::Sum);
+            rank.barrier();
+        },
+    );
+}
+
 #[test]
 fn wrong_calls_are_refused_and_do_nothing() {
     threads(Machine::Software, 2, "built_in::given::wrong_calls_are_refused_and_do_nothing", |rank| {

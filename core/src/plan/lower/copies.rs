@@ -95,8 +95,9 @@ fn parts(
                     }
                 }
                 let steps = steps::of_controls(plan, rank, control, averages, controls, &mut addresses)?;
+                let follows = parts.iter().any(|part| matches!(part, Part::Control(_)));
                 parts.push(Part::Control(Lowered {
-                    kernel: kernel(plan, control, steps, addresses.len()),
+                    kernel: kernel(plan, control, steps, addresses.len(), follows),
                     addresses: addresses.into_list(),
                 }));
             }
@@ -124,8 +125,14 @@ fn moves(rank: u32, moved: &Move, position: Position) -> Result<impl Iterator<It
     Ok(targets.into_iter().map(move |target| Part::Copy(Copy { source, target, count })))
 }
 
-/// A kernel of one block that touches no data.
-fn kernel(plan: &Plan, control: &Control, steps: Vec<ptx::Step>, addresses: u32) -> ptx::Kernel {
+/// A kernel of one block that touches no data, which `follows` an earlier one of its stream.
+fn kernel(
+    plan: &Plan,
+    control: &Control,
+    steps: Vec<ptx::Step>,
+    addresses: u32,
+    follows: bool,
+) -> ptx::Kernel {
     let (shapes, blocks) = shapes::shared(vec![steps]);
     ptx::Kernel {
         symbol: "aqueduct_plan_control".to_owned(),
@@ -139,7 +146,33 @@ fn kernel(plan: &Plan, control: &Control, steps: Vec<ptx::Step>, addresses: u32)
         laps: None,
         rows: None,
         trace: None,
+        follows,
         shapes,
         blocks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::samples;
+
+    /// Behind a wait that may be given up, each kernel of the stream asks whether it was.
+    #[test]
+    fn kernels_behind_the_first_follow_it() {
+        for plan in [samples::copies::all_gather(3), samples::copies::all_reduce(2)] {
+            for block in copies(&plan, 0, &Averages::of(&plan)).unwrap() {
+                let follows: Vec<bool> = block
+                    .iter()
+                    .filter_map(|part| match part {
+                        Part::Control(lowered) => Some(lowered.kernel.follows),
+                        Part::Copy(_) => None,
+                    })
+                    .collect();
+                assert!(follows.len() > 1, "{}: one kernel only", plan.name);
+                assert_eq!(follows.iter().filter(|&&follows| !follows).count(), 1, "{}", plan.name);
+                assert!(!follows[0], "{}: nothing is before the first", plan.name);
+            }
+        }
     }
 }

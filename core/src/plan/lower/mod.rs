@@ -92,6 +92,7 @@ pub(super) fn lower(
         laps,
         rows,
         trace,
+        follows: false,
         shapes,
         blocks,
     };

@@ -78,6 +78,7 @@ fn kernel(
             waits: waits(ranks, 1024),
         }),
         trace: None,
+        follows: false,
         shapes: vec![Shape { steps }],
         blocks: rows.into_iter().map(|row| Block { shape: 0, row }).collect(),
     }

@@ -1,0 +1,169 @@
+//! The agreement of all ranks that they were asked for the same collective, before they choose its plans.
+
+use std::ops::RangeInclusive;
+
+use super::config::CollectiveConfig;
+use super::tuning::{Choice, Tuning};
+use crate::comm::Communicator;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::{Kind, Plan};
+use crate::wire::{Reader, WireResult, Writer};
+
+/// The longest text in a rank's word, in bytes.
+const MAX_TEXT: usize = 1024;
+/// The most settings in a rank's word, one of which stands for each plan of the caller's.
+const MAX_SETTINGS: usize = 1 << 16;
+
+/// Facts of all ranks together.
+pub(super) struct Agreed {
+    /// NVLink joins all ranks, as far as every one of them sees.
+    pub(super) whole_lines: bool,
+    /// The least scratch that a rank allows.
+    pub(super) scratch: u64,
+}
+
+/// What a rank tells the others.
+#[derive(Debug, PartialEq, Eq)]
+struct Word {
+    whole_lines: bool,
+    scratch: u64,
+    /// What its caller passed, in words that an error can quote.
+    settings: Vec<String>,
+    /// The row of its table and what else decides whether the table speaks, or why the rank cannot go on.
+    table: std::result::Result<Table, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Table {
+    given: bool,
+    /// It is for other devices.
+    misfit: bool,
+    row: [u64; 5],
+}
+
+/// Makes sure that all ranks were given the same, and that none has failed.
+pub(super) fn agree(
+    op: &'static str,
+    comm: &Communicator,
+    (kind, config): (&Kind, &CollectiveConfig),
+    given: &Result<Option<Tuning>>,
+    deadline: Deadline,
+) -> Result<Agreed> {
+    let mine = Word {
+        whole_lines: comm.topology().all_nvlink(),
+        scratch: comm.config().scratch_bytes as u64,
+        settings: settings(kind, config),
+        table: given.as_ref().map(|table| Table::of(table.as_ref(), comm, kind)).map_err(ToString::to_string),
+    };
+    let all = comm.gather(op, &mine.encode(), deadline)?;
+    let mut agreed = Agreed { whole_lines: mine.whole_lines, scratch: mine.scratch };
+    if given.is_err() {
+        // Its own error says more.
+        return Ok(agreed);
+    }
+    for (rank, said) in (0..).zip(&all) {
+        let theirs = Word::decode(said).map_err(|error| {
+            let message = format!("rank {rank} called something else; make the same calls on all ranks");
+            Error::new(ErrorKind::Remote, op, message).with_peer(rank).with_source(error)
+        })?;
+        compare(&mine, &theirs, rank, comm.rank())
+            .map_err(|(kind, message)| Error::new(kind, op, message).with_peer(rank))?;
+        agreed.whole_lines &= theirs.whole_lines;
+        agreed.scratch = agreed.scratch.min(theirs.scratch);
+    }
+    Ok(agreed)
+}
+
+/// Ranks may differ in facts, and in nothing else.
+fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Result<(), (ErrorKind, String)> {
+    if let Err(text) = &theirs.table {
+        return Err((ErrorKind::Remote, format!("rank {rank} cannot prepare the collective: {text}")));
+    }
+    let differs = mine.settings.iter().zip(&theirs.settings).find(|(mine, theirs)| mine != theirs);
+    if let Some((mine, theirs)) = differs {
+        let message = format!(
+            "rank {rank} was given {theirs}, rank {me} {mine}; give every rank the same collective and settings"
+        );
+        return Err((ErrorKind::InvalidUsage, message));
+    }
+    if mine.table != theirs.table {
+        let message = format!(
+            "rank {rank} has another table of choices than rank {me}; give all ranks the same file in AQUEDUCT_TUNING, or none"
+        );
+        return Err((ErrorKind::InvalidUsage, message));
+    }
+    Ok(())
+}
+
+/// What a caller passed, from which plans, sizes and ways follow. Which plans they are is compared when they are prepared.
+fn settings(kind: &Kind, config: &CollectiveConfig) -> Vec<String> {
+    let CollectiveConfig { variants, plans, packet_bytes, line_bytes, copy_bytes, staging_bytes, tuning: _ } =
+        config;
+    let bytes = |name: &str, bytes: Option<u64>| match bytes {
+        Some(bytes) => format!("{name} {bytes}"),
+        None => format!("no {name}"),
+    };
+    let mut settings = vec![
+        format!("{kind:?}"),
+        format!("variants {variants:?}"),
+        bytes("packet_bytes", *packet_bytes),
+        bytes("line_bytes", *line_bytes),
+        bytes("copy_bytes", *copy_bytes),
+        bytes("staging_bytes", staging_bytes.map(|bytes| bytes as u64)),
+        format!("{} plans of its own", plans.len()),
+    ];
+    let sizes = |(plan, bytes): &(Plan, RangeInclusive<u64>)| {
+        format!("the plan {} for {} to {} bytes", plan.name, bytes.start(), bytes.end())
+    };
+    settings.extend(plans.iter().map(sizes));
+    settings
+}
+
+impl Table {
+    fn of(table: Option<&Tuning>, comm: &Communicator, kind: &Kind) -> Self {
+        let row = table.and_then(|table| table.choice(kind, comm.size())).map_or([0; 5], |choice| {
+            let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
+            [packet_bytes, line_bytes, packet_blocks.into(), blocks.into(), copy_bytes]
+        });
+        // As the row decides, so do the devices that it is for.
+        let misfit = table.is_some_and(|table| table.misfit(comm).is_some());
+        Self { given: table.is_some(), misfit, row }
+    }
+}
+
+impl Word {
+    fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u8(self.whole_lines.into()).u64(self.scratch).count(self.settings.len());
+        self.settings.iter().for_each(|text| _ = w.str_cut(text, MAX_TEXT));
+        match &self.table {
+            Ok(Table { given, misfit, row }) => {
+                w.u8(0).u8((*given).into()).u8((*misfit).into());
+                row.iter().for_each(|&number| _ = w.u64(number));
+            }
+            Err(text) => _ = w.u8(1).str_cut(text, MAX_TEXT),
+        }
+        w.finish()
+    }
+
+    fn decode(said: &[u8]) -> WireResult<Self> {
+        let mut r = Reader::new(said);
+        let (whole_lines, scratch) = (r.bool()?, r.u64()?);
+        let settings = (0..r.count(MAX_SETTINGS, size_of::<u32>())?)
+            .map(|_| r.str(MAX_TEXT).map(str::to_owned))
+            .collect::<WireResult<_>>()?;
+        let table = if r.bool()? {
+            Err(r.str(MAX_TEXT)?.to_owned())
+        } else {
+            let (given, misfit) = (r.bool()?, r.bool()?);
+            let mut row = [0; 5];
+            for number in &mut row {
+                *number = r.u64()?;
+            }
+            Ok(Table { given, misfit, row })
+        };
+        r.finish()?;
+        Ok(Self { whole_lines, scratch, settings, table })
+    }
+}
