@@ -1,5 +1,7 @@
 //! Questions about streams and events by their raw handles, and waiting for a yes.
 
+use std::ptr::null_mut;
+
 use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
 use super::context::RelaxedCapture;
@@ -36,6 +38,27 @@ pub(super) fn is_capturing(driver: &Driver, stream: CUstream) -> Result<bool> {
         CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
         other => Err(driver.error("cuStreamIsCapturing", other)),
     }
+}
+
+/// The number of the capture that a live stream is in; its context is current.
+pub(super) fn capture_id(driver: &Driver, stream: CUstream) -> Result<Option<u64>> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let mut id = 0;
+    // SAFETY: the caller vouches for the stream, both outputs are live, and the others may be null.
+    unsafe {
+        call!(
+            driver,
+            cuStreamGetCaptureInfo_v2(
+                stream,
+                &raw mut status,
+                &raw mut id,
+                null_mut(),
+                null_mut(),
+                null_mut()
+            )
+        )
+    }?;
+    Ok((status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE).then_some(id))
 }
 
 /// The meaning of a query's result: done, not done, or failed.

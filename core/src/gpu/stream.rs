@@ -14,7 +14,7 @@ use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::kept::Kept;
 use super::outcomes::Outcomes;
-use super::query::{is_capturing, is_idle, poll_until};
+use super::query::{capture_id, is_capturing, is_idle, poll_until};
 use super::reaper::{Retired, Sweep};
 use super::status::is_sticky;
 use crate::deadline::Deadline;
@@ -254,6 +254,19 @@ impl Stream {
         let context = self.context();
         let _entered = context.enter()?;
         context.noted(is_capturing(context.driver(), self.handle()))
+    }
+
+    /// The number of the capture that the stream is in: streams that one graph captures have the same.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) fn capture_id(&self) -> Result<Option<u64>> {
+        if !self.inner.is_capturable() {
+            return Ok(None);
+        }
+        let context = self.context();
+        let _entered = context.enter()?;
+        context.noted(capture_id(context.driver(), self.handle()))
     }
 }
 

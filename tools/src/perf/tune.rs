@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// The table to write. Lines for other collectives and other numbers of ranks that stand there stay, comments do not
     #[arg(short = 'o', long, value_name = "FILE", default_value = "aqueduct.tuning")]
     output: PathBuf,
-    /// Largest message [default: 64M; on the software device 64K]
+    /// Largest message [default: 256M; on the software device 64K]
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size)]
     max_bytes: Option<u64>,
     /// Timed iterations per size
@@ -97,7 +97,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         false => Tuning::new(args.output.display().to_string(), &name, multiprocessors),
     };
     rank.barrier()?;
-    let max = args.max_bytes.unwrap_or(if software { 64 << 10 } else { 64 << 20 });
+    let max = args.max_bytes.unwrap_or(if software { 64 << 10 } else { 256 << 20 });
     let common = Common {
         check: 0,
         graph: args.graph,
@@ -203,11 +203,7 @@ impl Machine<'_> {
         let best_direct = best_column(&direct);
         let blocks_of_direct = blocks[best_direct];
         let by_engines = Choice { copy_bytes: 1, ..only(blocks_of_direct) };
-        let copied = match self.goes(&shape, &large, by_engines, "copy-engine")? {
-            true => column(&self.times(&shape, &large, &blocks[..1], |_| by_engines)?, 0),
-            // The collective has no such way.
-            false => vec![f64::INFINITY; large.len()],
-        };
+        let copied = self.times_by("copy-engine", &shape, &large, by_engines)?;
         let copy_bytes = beginning(&large, &copied, &column(&direct, best_direct));
         if rank.is_root() {
             self.print_large(name, &large, &copied, &column(&direct, best_direct), copy_bytes)?;
@@ -218,19 +214,10 @@ impl Machine<'_> {
             ..only(blocks_of_direct)
         })?;
         let best = best_column(&packets);
-        let with = |packet_bytes, line_bytes| {
-            let choice =
-                Choice { packet_bytes, line_bytes, packet_blocks: blocks[best], ..only(blocks_of_direct) };
-            self.times(&shape, &small, &blocks[best..=best], |_| choice).map(|rows| column(&rows, 0))
-        };
-        let most_lines = most_packet.next_multiple_of(grain);
-        let by_lines = Choice { line_bytes: most_lines, ..only(1) };
-        let lines = match self.goes(&shape, &small, by_lines, "lines")? {
-            true => with(0, most_lines)?,
-            // NVLink does not join the ranks.
-            false => vec![f64::INFINITY; small.len()],
-        };
-        let direct = with(0, 0)?;
+        let finally = Choice { packet_blocks: blocks[best], ..only(blocks_of_direct) };
+        let by_lines = Choice { line_bytes: most_packet.next_multiple_of(grain), ..finally };
+        let lines = self.times_by("lines", &shape, &small, by_lines)?;
+        let direct = column(&self.times(&shape, &small, &blocks[best..=best], |_| finally)?, 0);
         let packets = column(&packets, best);
         let [packet_bytes, line_bytes] = limits(&small, [&packets, &lines, &direct]);
         let packet_blocks = blocks[best];
@@ -250,14 +237,6 @@ impl Machine<'_> {
         Ok(Some(choice))
     }
 
-    /// Whether a long message goes `way` with this choice: all ranks come to the same.
-    fn goes(&self, shape: &Shape, sizes: &[u64], choice: Choice, way: &str) -> Result<bool> {
-        let mut table = Tuning::new("candidate", &self.name, self.multiprocessors);
-        table.insert(shape.kind(), self.session.rank.bootstrap.size(), choice)?;
-        let bench = Bench::tuned(self.session, &self.common, shape.clone(), sizes, table)?;
-        Ok(bench.algorithm(usize::try_from(sizes[0])?, Place::OutOfPlace)? == way)
-    }
-
     /// Prints the times of large messages.
     fn print_large(
         &self,
@@ -275,7 +254,7 @@ impl Machine<'_> {
             writeln!(Stdout, "{size:>12} {copied:>10.2} {direct:>10.2}")?;
         }
         match copy_bytes {
-            0 => writeln!(Stdout, "# {name}: never by copy engines")?,
+            0 => writeln!(Stdout, "# {name}: never by copy engines up to {} B", self.max)?,
             bytes => writeln!(Stdout, "# {name}: by copy engines from {bytes} B on")?,
         }
         Ok(())
@@ -299,14 +278,32 @@ impl Machine<'_> {
     ) -> Result<Vec<Vec<f64>>> {
         let mut times = vec![Vec::new(); sizes.len()];
         for &blocks in blocks {
-            let mut table = Tuning::new("candidate", &self.name, self.multiprocessors);
-            table.insert(shape.kind(), self.session.rank.bootstrap.size(), choice(blocks))?;
-            let bench = Bench::tuned(self.session, &self.common, shape.clone(), sizes, table)?;
+            let bench = self.bench(shape, sizes, choice(blocks))?;
             for (index, times) in times.iter_mut().enumerate() {
                 self.session.progress.row(format!("{} B, {blocks} blocks", sizes[index]));
                 times.push(bench.median_us(index)?);
             }
         }
         Ok(times)
+    }
+
+    /// For each size the time of a choice in microseconds, infinite unless messages then go `way`: not every collective has every way, and
+    /// not every machine. All ranks come to the same.
+    fn times_by(&self, way: &str, shape: &Shape, sizes: &[u64], choice: Choice) -> Result<Vec<f64>> {
+        let bench = self.bench(shape, sizes, choice)?;
+        if bench.algorithm(usize::try_from(sizes[0])?, Place::OutOfPlace)? != way {
+            return Ok(vec![f64::INFINITY; sizes.len()]);
+        }
+        let time = |(index, size): (usize, &u64)| {
+            self.session.progress.row(format!("{size} B, {way}"));
+            bench.median_us(index)
+        };
+        sizes.iter().enumerate().map(time).collect()
+    }
+
+    fn bench(&self, shape: &Shape, sizes: &[u64], choice: Choice) -> Result<Bench<'_>> {
+        let mut table = Tuning::new("candidate", &self.name, self.multiprocessors);
+        table.insert(shape.kind(), self.session.rank.bootstrap.size(), choice)?;
+        Bench::tuned(self.session, &self.common, shape.clone(), sizes, table)
     }
 }

@@ -211,8 +211,8 @@ impl Executor {
         self.launch(stream, slices, (Some(&buffers.inner), false), count, variant)
     }
 
-    /// Allocates nothing once the stream keeps what a call needs, and takes no lock that other streams hold. `placed`: input and
-    /// output are the shown buffers, if there are any.
+    /// Allocates nothing once the stream keeps what a call needs. Calls of a plan with copy engines' blocks take turns while they enqueue;
+    /// otherwise a call takes no lock that other streams hold. `placed`: input and output are the shown buffers, if there are any.
     fn launch(
         &self,
         stream: &Stream,

@@ -36,8 +36,11 @@ pub(super) fn limits(sizes: &[u64], [packets, lines, direct]: [&[f64]; 3]) -> [u
 }
 
 /// The size from which on a way is faster than the direct one in all rows, but for single ones that the row before contradicts; 0 for
-/// never.
+/// never. It must win the last row, which speaks for all longer messages.
 pub(super) fn beginning(sizes: &[u64], way: &[f64], direct: &[f64]) -> u64 {
+    if !way.last().zip(direct.last()).is_some_and(|(way, direct)| *way <= direct / NOISE) {
+        return 0;
+    }
     let upwards = |times: &[f64]| times.iter().rev().copied().collect::<Vec<_>>();
     // At the noise, the direct way stays: it needs no streams of its own.
     let direct: Vec<f64> = upwards(direct).iter().map(|time| time / NOISE).collect();
@@ -80,6 +83,7 @@ mod tests {
         assert_eq!(beginning(&sizes, &[5.0, 5.0, 5.0, 7.0, 13.0], &direct), 8);
         assert_eq!(beginning(&sizes, &[0.5, 1.5, 4.5, 7.0, 13.0], &direct), 1, "one row out of line");
         assert_eq!(beginning(&sizes, &[5.0, 5.0, 5.0, 7.99, 15.99], &direct), 0, "within the noise");
+        assert_eq!(beginning(&sizes, &[0.5, 0.5, 0.5, 0.5, 99.0], &direct), 0, "longer ones lose");
         assert_eq!(beginning(&sizes, &[f64::INFINITY; 5], &direct), 0, "no such way");
     }
 

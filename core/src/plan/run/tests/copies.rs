@@ -7,7 +7,7 @@ use super::super::super::{Element, Plan, Reduction};
 use super::{LIMIT, Rig, alone, close, everywhere, ranks};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 use crate::gpu::{CaptureMode, GraphExec, Stream};
 
 const ELEMENTS: usize = 96;
@@ -36,9 +36,17 @@ fn a_capture_takes_all_streams_and_keeps_others_out() {
                     call(&rig, rank, stream)?;
                     if plan.ranks[0].blocks.len() > 1 {
                         let other = Stream::new(comms[rank].context())?;
-                        let error = call(&rig, rank, &other).unwrap_err();
-                        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
-                        assert!(error.to_string().contains("end the capture before"), "{error}");
+                        let refused = |error: Error| {
+                            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+                            assert!(error.to_string().contains("end the capture before"), "{error}");
+                        };
+                        refused(call(&rig, rank, &other).unwrap_err());
+                        // Another capture is outside of this one, too.
+                        let captured = GraphExec::capture(&other, CaptureMode::ThreadLocal, |other| {
+                            refused(call(&rig, rank, other).unwrap_err());
+                            Ok(())
+                        });
+                        captured.unwrap();
                     }
                     call(&rig, rank, stream)
                 })

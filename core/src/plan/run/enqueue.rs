@@ -20,7 +20,8 @@ impl Call<'_> {
     /// nothing, because the call's stream joins it.
     ///
     /// # Safety
-    /// As for [`enqueue_all`](Self::enqueue_all).
+    /// As for [`enqueue_all`](Self::enqueue_all). Behind it the call's stream joins a stream of the block's own and keeps `keep`, or whoever
+    /// fails to join it forgets `keep`.
     unsafe fn enqueue_lane(
         &self,
         lane: &Lane,
@@ -37,13 +38,19 @@ impl Call<'_> {
                     let (to, from) =
                         (self.address(copy.target.address())?, self.address(copy.source.address())?);
                     for Range { from: source, to: target, bytes } in ranges(self.prepared, copy, &self.args) {
-                        // A root's own part may lie where it belongs.
+                        // Nothing to move: source and target are the same bytes.
                         if to + target == from + source {
                             continue;
                         }
-                        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                        let bytes = usize::try_from(bytes).map_err(|_| {
+                            Error::usage(
+                                EXECUTE,
+                                format!("a copy of {bytes} bytes is too long for this host"),
+                            )
+                        })?;
                         // SAFETY: both ranges lie within buffers whose lengths `args` and `shown` have checked, or within arenas sized
-                        // by `Parts`; the caller vouches for their lives.
+                        // by `Parts`. They outlive the copy: the call's stream keeps `keep` for it, and a stream of the block's own is joined
+                        // by the call's stream, which keeps it then, or `enqueue_all` never lets go of it.
                         unsafe { stream.copy_keeping(to + target, from + source, bytes, keep.clone()) }?;
                     }
                 }
@@ -67,7 +74,9 @@ impl Call<'_> {
         let _enqueuing = lock(&lanes.enqueuing);
         let forks = || lanes.lanes.iter().filter_map(|lane| lane.fork.as_ref());
         for (own, _) in forks() {
-            if own.is_capturing()? && !stream.is_capturing()? {
+            if let Some(capture) = own.capture_id()?
+                && stream.capture_id()? != Some(capture)
+            {
                 let message = "a call of this plan is being captured into a graph; end the capture before calls outside of it";
                 return Err(Error::usage(EXECUTE, message));
             }
