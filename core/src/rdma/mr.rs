@@ -30,7 +30,7 @@ pub struct MemoryRegion {
 struct Inner {
     domain: ProtectionDomain,
     raw: NonNull<ibv_mr>,
-    /// The first byte's address in requests: the one in this process, or for dma-buf the one asked for.
+    /// The first byte's address in requests: the one in this process, or the one asked for.
     address: u64,
     length: u64,
     access: Access,
@@ -76,6 +76,34 @@ impl ProtectionDomain {
             )
         };
         self.own(OP, raw, start, length as u64, access, keep)
+    }
+
+    /// As [`register`](Self::register), but requests name the bytes by addresses from `named` on. Whoever does not know `named` cannot
+    /// name the bytes, even if he guesses the key. The lowest bits of both addresses must be the same: a page's, and for speed those of
+    /// a huge page.
+    ///
+    /// # Safety
+    /// As for [`register`](Self::register).
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the library cannot.
+    pub unsafe fn register_as(
+        &self,
+        address: *mut u8,
+        length: usize,
+        named: u64,
+        access: Access,
+        keep: KeepAlive,
+    ) -> Result<MemoryRegion> {
+        const OP: &str = "ibv_reg_mr_iova2";
+        self.check(OP, address.addr() as u64, length as u64, access)?;
+        self.check(OP, named, length as u64, access)?;
+        let Some(register) = self.verbs().table().ibv_reg_mr_iova2 else {
+            return Err(failed(OP, libc::EOPNOTSUPP, "libibverbs is older than rdma-core 28; update it"));
+        };
+        // SAFETY: the domain is live; the caller vouches for the memory.
+        let raw = unsafe { register(self.as_ptr(), address.cast(), length, named, access.bits()) };
+        self.own(OP, raw, named, length as u64, access, keep)
     }
 
     /// Registers `length` bytes at `offset` of a dma-buf, which is how device memory is best given to a NIC. Requests name

@@ -137,18 +137,14 @@ impl QueuePair<ReadyToReceive> {
     /// # Errors
     /// The NIC's error, on `EINVAL` with the setting that is probably wrong.
     pub fn ready_to_send(self) -> Result<QueuePair<ReadyToSend>> {
-        let Bound { settings, peer, .. } = self.bound().clone();
-        let attributes = self.domain().context().attributes();
+        let settings = self.bound().settings.clone();
         let mut attr = ibv_qp_attr {
             qp_state: state::IBV_QPS_RTS,
             timeout: settings.timeout,
             retry_cnt: settings.retry_count,
             rnr_retry: settings.rnr_retry,
             sq_psn: self.inner.psn,
-            max_rd_atomic: settings
-                .max_read_atomic
-                .min(attributes.max_read_atomic_out)
-                .min(peer.map_or(0, |peer| peer.max_read_atomic)),
+            max_rd_atomic: self.read_depth(),
             ..Default::default()
         };
         let set = mask::IBV_QP_STATE
@@ -161,7 +157,21 @@ impl QueuePair<ReadyToReceive> {
     }
 }
 
+impl QueuePair<ReadyToSend> {
+    /// How many reads and atomics the NIC has outstanding at once, as both ends agreed: the least of this side's setting, of what its
+    /// NIC can have outstanding, and of what the peer serves. Further ones wait in the queue. With 0, none can be posted.
+    pub fn max_reads(&self) -> u8 {
+        self.read_depth()
+    }
+}
+
 impl<S: State> QueuePair<S> {
+    fn read_depth(&self) -> u8 {
+        let Bound { settings, peer, .. } = self.bound();
+        let own = settings.max_read_atomic.min(self.domain().context().attributes().max_read_atomic_out);
+        own.min(peer.map_or(0, |peer| peer.max_read_atomic))
+    }
+
     fn bound(&self) -> &Bound {
         // Every public way to a state after Reset goes through `init`, which sets it.
         self.inner.bound.as_ref().expect("a queue pair is bound before it leaves the reset state")

@@ -36,6 +36,17 @@ impl Memory {
         unsafe { pd.register(self.start(), self.words.0.len() * 8, access, self.words.clone()) }
     }
 
+    /// Registers it under addresses from `named` on.
+    pub(super) fn register_as(
+        &self,
+        pd: &ProtectionDomain,
+        named: u64,
+        access: Access,
+    ) -> crate::Result<MemoryRegion> {
+        // SAFETY: as above.
+        unsafe { pd.register_as(self.start(), self.words.0.len() * 8, named, access, self.words.clone()) }
+    }
+
     pub(super) fn byte(&self, index: usize) -> u8 {
         assert!(index < self.words.0.len() * 8);
         // SAFETY: inside, and no reference to it exists.

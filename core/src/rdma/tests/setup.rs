@@ -263,8 +263,31 @@ fn every_setting_reaches_the_nic() {
     let grh = rtr.ah_attr.grh;
     assert_eq!((grh.traffic_class, grh.hop_limit, grh.sgid_index), (104, 9, 3));
     assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry), (10, 2, 1));
-    assert_eq!(rts.max_rd_atomic, 5, "what the peer can serve");
+    assert_eq!((rts.max_rd_atomic, qp.max_reads()), (5, 5), "what the peer can serve");
     assert_eq!((rts.sq_psn, own.mtu), (own.psn, 512));
+}
+
+/// The device serves 16 reads at once, and has 8 outstanding.
+#[test]
+fn the_depth_of_reads_is_the_least_of_both_ends() {
+    let context = open("null0");
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(8).unwrap());
+    let create = |reads| {
+        let settings = Settings { max_read_atomic: reads, ..Settings::default() };
+        let port = context.active_port(&settings).unwrap();
+        pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap().init(&port, &settings, Access::DATA).unwrap()
+    };
+    for (own, theirs, agreed) in [(16, 16, 8), (4, 16, 4), (16, 3, 3), (0, 16, 0), (16, 0, 0)] {
+        let peer = create(theirs).address();
+        assert_eq!(peer.max_read_atomic, theirs);
+        let qp = create(own).connect(&peer).unwrap().ready_to_send().unwrap();
+        let [_, rtr, rts] = standin::moves(qp.number())[..] else { panic!("three transitions") };
+        assert_eq!((qp.max_reads(), rts.max_rd_atomic, rtr.max_dest_rd_atomic), (agreed, agreed, own));
+        let mut batch = Batch::default();
+        let memory = Memory::new(8, 0).register(&pd, Access::DATA);
+        batch.read(memory.range(0, 8).unwrap(), memory.remote().range(0, 8).unwrap()).unwrap();
+        assert_eq!(qp.post(&mut batch).is_ok(), agreed > 0);
+    }
 }
 
 #[test]

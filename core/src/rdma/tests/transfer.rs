@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use rdma_core_sys::VerbsTable;
+
 use super::rig::{Memory, open, pair, standin_pair};
 use super::standin;
 use crate::rdma::*;
@@ -94,6 +96,45 @@ fn a_dma_buf_is_named_by_its_device_address() {
     let refused = unsafe { b.pd.register_dmabuf(file.as_fd(), 0, 4096, device, Access::DATA, Arc::new(())) };
     assert_eq!(refused.unwrap_err().kind(), crate::ErrorKind::Unsupported);
     assert!(file.as_raw_fd() >= 0);
+}
+
+/// Memory that is registered under other addresses, for reads only.
+#[test]
+fn memory_is_read_by_the_name_that_it_was_given() {
+    let named = 0x1234_5678_9000_u64;
+    let read = |spoil: fn(RemoteRegion) -> RemoteRegion| {
+        let (a, b) = standin_pair();
+        let (here, there) = (Memory::new(64, 0), Memory::new(64, 7));
+        let into = here.register(&a.pd, Access::LOCAL_WRITE);
+        let region = there.register_as(&b.pd, named, Access::REMOTE_READ).unwrap();
+        assert_eq!((region.address(), region.len(), region.access()), (named, 64, Access::REMOTE_READ));
+        let mut batch = Batch::default();
+        let from = spoil(region.remote()).range(8, 16).unwrap();
+        batch.read(into.range(0, 16).unwrap(), from).unwrap().signalled();
+        a.qp.post(&mut batch).unwrap();
+        let end = a.completion().result.map(|done| done.operation);
+        assert_eq!(here.byte(15) == 7, end.is_ok());
+        drop(region);
+        assert_eq!(there.holders(), 0);
+        end.map_err(|failure| failure.status)
+    };
+    assert_eq!(read(|region| region), Ok(Operation::READ));
+    let refused = Err(Status::REMOTE_ACCESS);
+    assert_eq!(read(|region| RemoteRegion { address: region.address + (1 << 30), ..region }), refused);
+    assert_eq!(read(|region| RemoteRegion { address: region.address + 41, ..region }), refused);
+    let (a, b) = standin_pair();
+    let there = Memory::new(64, 7);
+    let region = there.register_as(&b.pd, named, Access::REMOTE_READ).unwrap();
+    let mut batch = Batch::default();
+    batch.write_inline(&[1; 8], region.remote().range(0, 8).unwrap()).unwrap();
+    a.qp.post(&mut batch).unwrap();
+    assert_eq!(a.completion().result.unwrap_err().status, Status::REMOTE_ACCESS, "no right to write");
+    assert_eq!(there.byte(0), 7);
+    assert!(there.register_as(&b.pd, u64::MAX - 8, Access::REMOTE_READ).is_err(), "it wraps around");
+    let old = Verbs::from_table(VerbsTable { ibv_reg_mr_iova2: None, ..standin::table() }, "old");
+    let pd = old.device("null0").unwrap().open().unwrap().protection_domain().unwrap();
+    let error = there.register_as(&pd, named, Access::REMOTE_READ).unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
 }
 
 #[test]

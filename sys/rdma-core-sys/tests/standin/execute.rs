@@ -34,6 +34,10 @@ impl Machine {
         if !fits || wr.num_sge < 0 || wr.num_sge.cast_unsigned() > qp.cap.max_send_sge {
             return Err(refusal);
         }
+        let reads = is_atomic || wr.opcode == op::IBV_WR_RDMA_READ;
+        if reads && qp.moves.last().is_none_or(|to| to.max_rd_atomic == 0) {
+            return Err(libc::EINVAL);
+        }
         if qp.used == qp.cap.max_send_wr {
             return Err(libc::ENOMEM);
         }

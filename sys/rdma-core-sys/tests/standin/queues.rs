@@ -73,6 +73,13 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let queue = machine.cqs[cq.handle as usize].take().expect("a completion queue");
     machine.violations += usize::from(queue.unacknowledged != 0);
     if !cq.channel.is_null() {
+        // Events that nobody has read go with the queue, as in the kernel.
+        let channel = machine.channels.get_mut(&cq.channel.addr()).expect("a channel");
+        let before = channel.waiting.len();
+        channel.waiting.retain(|waiting| !std::ptr::eq(*waiting, queue.raw));
+        for _ in channel.waiting.len()..before {
+            take_wake(channel.pipe[0]);
+        }
         machine.release(cq.channel.cast());
     }
     machine.release(cq.context.cast());
