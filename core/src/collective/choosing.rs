@@ -31,11 +31,12 @@ pub(super) fn choose(
     deadline: Deadline,
 ) -> Result<(Chosen, u64)> {
     // A rank that fails tells the others, which would wait for it.
-    let given = config.check(op, kind).and_then(|()| match (&config.tuning, &comm.config().tuning) {
-        (Some(table), _) => Ok(Some(table.clone())),
-        (None, Some(path)) => Tuning::read(path).map(Some),
-        (None, None) => Ok(None),
-    });
+    let given =
+        config.check(op, kind, comm.size()).and_then(|()| match (&config.tuning, &comm.config().tuning) {
+            (Some(table), _) => Ok(Some(table.clone())),
+            (None, Some(path)) => Tuning::read(path).map(Some),
+            (None, None) => Ok(None),
+        });
     let Agreed { whole_lines, scratch } = agree(op, comm, (kind, config), &given, deadline)?;
     let (most_packet, most) = usual_blocks(geometry);
     let ranks = comm.size();

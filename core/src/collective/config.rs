@@ -89,9 +89,16 @@ impl CollectiveConfig {
         }
     }
 
-    /// An error of `op` unless these are settings for this collective.
-    pub(super) fn check(&self, op: &'static str, kind: &Kind) -> Result<()> {
+    /// An error of `op` unless these are settings for this collective of so many ranks.
+    pub(super) fn check(&self, op: &'static str, kind: &Kind, ranks: u32) -> Result<()> {
         let refuse = |message: String| Err(Error::usage(op, message));
+        if let Some(root) = kind.root().filter(|&root| root >= ranks) {
+            let name = kind.name();
+            return refuse(format!(
+                "{name}: the root, rank {root}, is none of the {ranks} ranks; use at most {}",
+                ranks - 1
+            ));
+        }
         if let Kind::Custom(name) = kind {
             return refuse(format!("{name} is no built-in collective; run its plan with plan::Executor"));
         }

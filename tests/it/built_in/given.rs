@@ -81,6 +81,11 @@ fn settings_that_differ_between_ranks_are_refused() {
     );
 }
 
+/// The collectives that have a root.
+fn rooted(root: u32) -> [Kind; 4] {
+    [Kind::Broadcast { root }, Kind::Reduce { root }, Kind::Gather { root }, Kind::Scatter { root }]
+}
+
 #[test]
 fn wrong_calls_are_refused_and_do_nothing() {
     threads(Machine::Software, 2, "built_in::given::wrong_calls_are_refused_and_do_nothing", |rank| {
@@ -93,6 +98,13 @@ fn wrong_calls_are_refused_and_do_nothing() {
         let custom = Kind::Custom("mine".into());
         says(prepare(custom, config()), "mine is no built-in collective; run its plan with plan::Executor");
         says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
+        for root in [2, u32::MAX] {
+            for kind in rooted(root) {
+                let words =
+                    format!("{}: the root, rank {root}, is none of the 2 ranks; use at most 1", kind.name());
+                says(prepare(kind, config()), &words);
+            }
+        }
         // The other rank does not wait for the one that fails.
         if rank.me() == 0 {
             says(prepare(Kind::AllReduce, CollectiveConfig::default()), "CollectiveConfig::with_variants");
