@@ -13,6 +13,7 @@ mod collectives;
 mod conformance;
 mod data;
 mod device_library;
+mod dropped;
 mod environment;
 mod faults;
 mod given_up;

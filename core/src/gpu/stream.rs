@@ -238,9 +238,11 @@ impl Stream {
         let pending = self.inner.outcomes.pending();
         let idle = || context.noted(is_idle(context.driver(), self.handle()));
         poll_until("synchronize", "a stream", deadline.into(), idle)?;
+        // Asked before what the work used is dropped: a service that stops with its last owner has not failed this work.
+        let settled = self.inner.outcomes.settle(pending, "synchronize");
         self.inner.sweep();
         context.reap_waiting();
-        self.inner.outcomes.settle(pending, "synchronize")
+        settled
     }
 
     /// Whether a capture into a graph is on, here or started by the stream's owner.

@@ -275,7 +275,7 @@ impl Links {
 
     /// Says BYE and waits until it is on its way.
     pub(crate) fn leave(&self, deadline: Deadline) -> Result<()> {
-        self.control.leave().iter().try_for_each(|link| match link.flush(deadline) {
+        self.control.close().iter().try_for_each(|link| match link.flush(deadline) {
             // A peer that leaves, too, may have closed its end before it heard of us.
             Err(error) if error.kind() == ErrorKind::PeerLost => Ok(()),
             flushed => flushed,

@@ -8,6 +8,9 @@ use super::collective::Kind;
 ///
 /// `inputs` holds every rank's input, all of one length; `combine` reduces two elements. Elements are combined in the order
 /// of ranks.
+///
+/// # Panics
+/// If the root is none of the ranks.
 pub fn outputs<T: Copy>(kind: &Kind, inputs: &[Vec<T>], combine: impl Fn(T, T) -> T) -> Vec<Option<Vec<T>>> {
     let ranks = inputs.len();
     let reduced = || {

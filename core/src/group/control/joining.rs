@@ -31,6 +31,12 @@ impl Control {
         true
     }
 
+    /// [`leave`](Self::leave), because the program has closed the communicator.
+    pub(crate) fn close(&self) -> Vec<Link> {
+        self.closed.store(true, Ordering::Release);
+        self.leave()
+    }
+
     /// Says BYE on every link, once. The links it was said on.
     pub(crate) fn leave(&self) -> Vec<Link> {
         if self.forked() {

@@ -42,6 +42,8 @@ pub(crate) struct Control {
     pub(super) dismissed: AtomicBool,
     /// This rank has said BYE: nothing more can be asked for, and a link that ends is no failure. Set with the state locked.
     pub(super) left: AtomicBool,
+    /// The program closed the communicator, before everything was dropped.
+    pub(super) closed: AtomicBool,
     /// Some peer is not simply there. Set with the state locked, before anybody can see why.
     pub(super) uneasy: AtomicBool,
     pub(super) released: Released,
@@ -62,6 +64,7 @@ impl Control {
             subscribers,
             dismissed: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             uneasy: AtomicBool::new(false),
             released: Released::default(),
             state: Mutex::new(state),
@@ -149,10 +152,16 @@ impl Control {
     /// [`drop_later`](Self::drop_later), unless a service thread asks.
     #[inline]
     pub(crate) fn check(&self, op: &'static str) -> Result<()> {
+        self.check_running(op)?;
+        self.check_open(op)
+    }
+
+    /// [`check`](Self::check), also of a rank that has left.
+    #[inline]
+    fn check_running(&self, op: &'static str) -> Result<()> {
         self.released.drop_all();
         self.notice_abandoned();
-        self.abort.check(op)?;
-        self.check_open(op)
+        self.abort.check(op)
     }
 
     /// `Ok` until this rank has left.
@@ -303,10 +312,17 @@ impl Control {
     }
 }
 
-/// Kernels that wait for a peer give up when the communicator aborts.
+/// Kernels that wait for a peer give up when the communicator aborts, and some time after a rank has left. A rank that left with its
+/// last owner, which may have been a stream, has failed no kernel that ended before.
 impl crate::outcome::Outcome for Control {
     fn outcome(&self, op: &'static str) -> Result<()> {
-        if self.forked() { Ok(()) } else { self.check(op) }
+        if self.forked() {
+            return Ok(());
+        }
+        self.check_running(op)?;
+        // Kernels were told to leave a closed communicator. One that leaves no record would go unnoticed.
+        let told = self.closed.load(Ordering::Acquire) && self.dismissed.load(Ordering::Relaxed);
+        if told { self.check_open(op) } else { Ok(()) }
     }
 }
 
