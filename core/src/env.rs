@@ -189,7 +189,7 @@ impl Env {
                 ],
             )?,
             scratch_bytes: match text("SCRATCH_BYTES") {
-                None => 64 << 20,
+                None => SCRATCH_BYTES,
                 Some(v) => v.trim().parse().map_err(|_| invalid("SCRATCH_BYTES", &v, "a number of bytes"))?,
             },
             cache: text("CACHE").map(PathBuf::from),
@@ -314,6 +314,8 @@ fn ours() -> BTreeMap<String, String> {
     std::env::vars_os().map(|(n, v)| (text(n), text(v))).filter(|(n, _)| n.starts_with(PREFIX)).collect()
 }
 
+/// Bytes of scratch of all plans of a communicator.
+pub(crate) const SCRATCH_BYTES: usize = 1 << 30;
 /// The longest message that may be sent at once.
 const MAX_EAGER: u32 = 64 << 10;
 

@@ -114,7 +114,8 @@ fn a_plan_with_ports_that_was_dropped_in_flight_ends_well() {
             let executor = Executor::prepare(&rank.comm, &plan, ExecutorConfig::default(), soon()).unwrap();
             let shown = executor.prepare_buffers(&input, &output, soon()).unwrap();
             let stream = Stream::new(rank.comm.context()).unwrap();
-            let begin = || launch(how, &stream, |on| executor.execute_on(on, &shown, COUNT, Element::F32, None));
+            let begin =
+                || launch(how, &stream, |on| executor.execute_on(on, &shown, COUNT, Element::F32, None));
             if me == EARLY {
                 begin();
                 let Rank { comm, bootstrap } = rank;

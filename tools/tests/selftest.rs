@@ -353,5 +353,5 @@ fn one_rank_has_too_little_scratch() {
     let outcome = with_rank_1("AQUEDUCT_SCRATCH_BYTES=100");
     let [passed, failed, _] = counted(&outcome);
     assert!(passed >= 14 && failed >= 11, "{}", outcome.stdout);
-    outcome.prints(&["the least that a rank allows is 100; set AQUEDUCT_SCRATCH_BYTES to"]);
+    outcome.prints(&["the least that a rank has left is 100; set AQUEDUCT_SCRATCH_BYTES to"]);
 }

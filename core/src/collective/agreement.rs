@@ -19,7 +19,7 @@ const MAX_SETTINGS: usize = 1 << 16;
 pub(super) struct Agreed {
     /// NVLink joins all ranks, as far as every one of them sees.
     pub(super) whole_lines: bool,
-    /// The least scratch that a rank allows.
+    /// What this collective may take of the scratch of every rank: half of what is left, so that the next one finds some, too.
     pub(super) scratch: u64,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn agree(
 ) -> Result<Agreed> {
     let mine = Word {
         whole_lines: comm.topology().all_nvlink(),
-        scratch: comm.config().scratch_bytes as u64,
+        scratch: comm.scratch().left() / 2,
         settings: settings(kind, config),
         table: given.as_ref().map(|table| Table::of(table.as_ref(), comm, kind)).map_err(ToString::to_string),
     };

@@ -18,7 +18,7 @@ pub(super) struct Chosen {
     pub(super) why: String,
 }
 
-/// The choice for `kind`, and the least scratch in bytes that a rank allows. Collective.
+/// The choice for `kind`, and the scratch in bytes that the collective may take of every rank. Collective.
 ///
 /// # Errors
 /// Of every rank: if one cannot read its table, or if tables or settings differ.
@@ -53,8 +53,8 @@ pub(super) fn choose(
         None => shipped(comm, kind, usual, "there is no table for these devices".to_owned()),
     };
     // A limit that one job's scratch serves may be too much for another's: two halves of packets of twice the bytes, from every
-    // rank.
-    let most = scratch / (4 * u64::from(ranks));
+    // rank, in up to four plans, which leave the other half to plans of slices.
+    let most = scratch / (32 * u64::from(ranks));
     for bytes in [&mut chosen.choice.packet_bytes, &mut chosen.choice.line_bytes] {
         if *bytes > most {
             chosen

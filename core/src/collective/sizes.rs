@@ -38,7 +38,7 @@ pub(super) fn copy_bytes(kind: &Kind, geometry: Geometry, nvlink: bool) -> u64 {
     }
 }
 
-/// Bytes of a slice of a large message on buffers that peers do not reach, where every rank allows so much scratch.
+/// Bytes of a slice of a large message on buffers that peers do not reach, where a collective may take so much scratch.
 pub(super) fn staging_bytes(
     ranks: u32,
     config: &CollectiveConfig,
@@ -47,7 +47,7 @@ pub(super) fn staging_bytes(
 ) -> usize {
     let usual: usize = if geometry.software { 256 << 10 } else { 16 << 20 };
     let wanted =
-        config.staging_bytes.unwrap_or_else(|| usual.min(usize::try_from(scratch / 4).unwrap_or(usize::MAX)));
+        config.staging_bytes.unwrap_or_else(|| usual.min(usize::try_from(scratch / 8).unwrap_or(usize::MAX)));
     // At least a vector for each rank.
     wanted.max(16 * ranks as usize)
 }

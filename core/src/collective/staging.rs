@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::call::Call;
-use crate::comm::Communicator;
+use crate::comm::{Communicator, ScratchShare};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
@@ -17,6 +17,7 @@ pub(super) struct Staging {
     shown: PlanBuffers,
     /// Whether this rank's input takes part, and whether it gets a result.
     takes_part: [bool; 2],
+    _share: ScratchShare,
 }
 
 impl Staging {
@@ -34,7 +35,8 @@ impl Staging {
             Kind::Reduce { root } | Kind::Gather { root } => [true, me == root],
             _ => [true, true],
         };
-        Ok(Self { input, output, shown, takes_part })
+        let share = comm.scratch().take(2 * bytes as u64);
+        Ok(Self { input, output, shown, takes_part, _share: share })
     }
 
     /// Enqueues a call: the same part of each part of the input is copied in, goes to the peers, and is copied out, then the next.

@@ -10,6 +10,7 @@ use crate::comm::abort_memory::AbortMemory;
 use crate::comm::asked::Asked;
 use crate::comm::config::CommunicatorConfig;
 use crate::comm::report::AbortReport;
+use crate::comm::scratch::ScratchBudget;
 use crate::comm::semaphore::Site;
 use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub(super) resources: Arc<Resources>,
     pub(super) semaphores: Arc<Site>,
     abort: Arc<AbortMemory>,
+    scratch: Arc<ScratchBudget>,
     context: Context,
 }
 
@@ -111,7 +113,9 @@ impl Communicator {
         });
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device_label());
         let (abort, context) = (abort_memory, context.clone());
-        let shared = Shared { config, topology, mail, exchange, resources, semaphores, abort, context };
+        let scratch = ScratchBudget::new(config.scratch_bytes as u64);
+        let shared =
+            Shared { config, topology, mail, exchange, resources, semaphores, abort, scratch, context };
         Ok(Self { asked: Arc::default(), shared: Arc::new(shared) })
     }
 
@@ -138,6 +142,11 @@ impl Communicator {
     /// Host, process and device of every rank, in rank order.
     pub fn peers(&self) -> &[PeerInfo] {
         self.group().peers()
+    }
+
+    /// What all plans of the communicator may use as scratch.
+    pub(crate) fn scratch(&self) -> &Arc<ScratchBudget> {
+        &self.shared.scratch
     }
 
     /// Which ranks share this host or device, and how this rank's device reaches theirs.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::env::{Env, Selection};
+use crate::env::{Env, SCRATCH_BYTES, Selection};
 use crate::error::Result;
 use crate::fault;
 use crate::group::config::GroupConfig;
@@ -52,7 +52,7 @@ impl Eq for NetLayer {}
 impl Default for CommunicatorConfig {
     fn default() -> Self {
         Self {
-            scratch_bytes: 64 << 20,
+            scratch_bytes: SCRATCH_BYTES,
             max_semaphores: 4096,
             local_address: None,
             host_id: None,
@@ -92,7 +92,8 @@ impl CommunicatorConfig {
         })
     }
 
-    /// The same with another limit of device memory per rank that collectives may use as scratch, in bytes; 64 MiB.
+    /// The same with another limit of device memory per rank that all plans of the communicator together may use as scratch, in bytes; 1 GiB.
+    /// Collectives take less where less is left; a plan that does not fit is refused.
     #[must_use]
     pub fn with_scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch_bytes = bytes;

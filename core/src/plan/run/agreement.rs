@@ -18,8 +18,10 @@ const MOST_TEXT: usize = 1024;
 /// The result of an agreement about one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// The least limit of scratch of all ranks, in bytes.
+    /// The least scratch that a rank has left, in bytes.
     pub(super) scratch_bytes: u64,
+    /// What other plans of this rank have taken, in bytes.
+    pub(super) taken_bytes: u64,
     /// The granularity of multicast objects, if all ranks ask for them and can have them.
     pub(super) multicast: Option<u64>,
 }
@@ -66,7 +68,7 @@ pub(super) fn agree<T>(
     mine: Result<T>,
     deadline: Deadline,
 ) -> Result<(T, Vec<Agreed>)> {
-    let scratch_bytes = comm.config().scratch_bytes as u64;
+    let (scratch_bytes, taken_bytes) = (comm.scratch().left(), comm.scratch().taken());
     let said = match &mine {
         Ok(_) => Said::Ready { scratch_bytes, offers: offers.to_vec() },
         Err(error) => Said::failed(error),
@@ -74,6 +76,7 @@ pub(super) fn agree<T>(
     let (mine, all) = meet(comm, OP, &said, mine, deadline)?;
     let begin = |offer: &Offer| Agreed {
         scratch_bytes,
+        taken_bytes,
         multicast: Some(offer.multicast).filter(|&granularity| granularity > 0),
     };
     let mut agreed: Vec<Agreed> = offers.iter().map(begin).collect();

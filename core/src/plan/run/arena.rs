@@ -39,6 +39,11 @@ impl Parts {
         }
     }
 
+    /// Bytes of scratch and packets.
+    pub(super) fn scratch_bytes(&self) -> u64 {
+        self.bytes - self.scratch
+    }
+
     /// The arena of each rank, with chunks of scratch apart by `distance`. For multicast of this granularity, scratch begins at the
     /// same offset in all arenas, and all are equally long.
     pub(super) fn of_all(plan: &Plan, distance: u64, multicast: Option<u64>) -> Result<Vec<Self>> {

@@ -121,6 +121,9 @@ fn lines_stay_whole(comm: &Communicator, plan: &Plan) -> Result<()> {
     }
 }
 
+/// The part of what is left that a plan takes which names no size.
+const UNSIZED: u64 = 16;
+
 /// The distance of chunks of scratch, and the longest message.
 pub(super) fn scratch(
     plan: &Plan,
@@ -140,14 +143,18 @@ pub(super) fn scratch(
     if needed <= u128::from(agreed.scratch_bytes) {
         return Ok((distance, wanted));
     }
-    let fits = uses.distance(plan, agreed.scratch_bytes / all);
+    // A plan that names no size leaves the most of it to others.
+    let fits = |bytes: u64| Some(uses.distance(plan, bytes / all)).filter(|&distance| distance > 0);
+    let fits = fits(agreed.scratch_bytes / UNSIZED).or_else(|| fits(agreed.scratch_bytes)).unwrap_or(0);
     if config.max_bytes.is_some() || fits == 0 {
         return Err(Error::usage(
             PREPARE,
             format!(
-                "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank allows is {}; \
-                 set AQUEDUCT_SCRATCH_BYTES to {needed} or more, or a smaller ExecutorConfig::with_max_bytes",
-                agreed.scratch_bytes
+                "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank has left is {}; \
+                 set AQUEDUCT_SCRATCH_BYTES to {} or more, or a smaller ExecutorConfig::with_max_bytes{}",
+                agreed.scratch_bytes,
+                needed + u128::from(agreed.taken_bytes),
+                if agreed.taken_bytes > 0 { ", or drop plans that are done with" } else { "" }
             ),
         ));
     }
@@ -159,6 +166,10 @@ mod tests {
     use super::*;
     use crate::plan::samples;
 
+    fn left(scratch_bytes: u64) -> Agreed {
+        Agreed { scratch_bytes, taken_bytes: 0, multicast: None }
+    }
+
     /// The error of too little scratch names an amount: it is enough, and one byte less is not.
     #[test]
     fn the_scratch_that_an_error_names_is_enough() {
@@ -167,9 +178,7 @@ mod tests {
             plan.settings.protocol = protocol;
             for bytes in [1 << 20, 960, 12_345] {
                 let config = ExecutorConfig::default().with_max_bytes(bytes);
-                let with = |scratch_bytes| {
-                    scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes, multicast: None })
-                };
+                let with = |scratch_bytes| scratch(&plan, Chunks::of(&plan), &config, left(scratch_bytes));
                 let error = with(1).unwrap_err().to_string();
                 let named = error.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
                 let needed: u64 =
@@ -177,12 +186,11 @@ mod tests {
                 assert_eq!(with(needed).unwrap().1, bytes, "{protocol:?}");
                 assert!(with(needed - 1).is_err(), "{protocol:?}");
             }
-            // Without a size the largest message takes what there is, and no more.
+            // Without a size the largest message takes its part of what there is, and no more.
             let config = ExecutorConfig::default();
             for scratch_bytes in [10_000, 100_000, 1 << 26] {
                 let (distance, _) =
-                    scratch(&plan, Chunks::of(&plan), &config, Agreed { scratch_bytes, multicast: None })
-                        .unwrap();
+                    scratch(&plan, Chunks::of(&plan), &config, left(UNSIZED * scratch_bytes)).unwrap();
                 let chunk = Uses::of(&plan).chunk(&plan, distance).unwrap();
                 assert!(
                     4 * chunk <= scratch_bytes && 5 * chunk > scratch_bytes - 8192,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::agreement::{Offer, agree, all_done};
+use super::agreement::{Agreed, Offer, agree, all_done};
 use super::arena::{Parts, PendingArena, neighbours, reaches_users};
 use super::compile::{Compiled, compile, demand, scratch};
 use super::config::ExecutorConfig;
@@ -16,7 +16,7 @@ use super::prepared::Prepared;
 use super::sizes::Chunks;
 use super::touched::touched;
 use super::trace::Trace;
-use crate::comm::{Communicator, Transport, Transports};
+use crate::comm::{Communicator, ScratchShare, Transport, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::Room;
@@ -47,6 +47,7 @@ struct Draft<'p> {
 struct Begun {
     arena: PendingArena,
     ports: Option<PendingPorts>,
+    share: ScratchShare,
     room: Room,
 }
 
@@ -55,6 +56,8 @@ struct Sized {
     chunks: Chunks,
     scratch: (u64, u64),
     parts: Vec<Parts>,
+    /// Bytes of scratch that the plan takes of every rank.
+    share: u64,
     transports: Transports,
 }
 
@@ -81,11 +84,19 @@ pub(super) fn prepare_all<'p>(
     let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
     let (compiled, agreed) = agree(comm, &offers, compiled, deadline)?;
 
+    let mut taken = 0;
     let sized = drafts.iter().zip(&agreed).map(|(draft, agreed)| {
+        let agreed = &Agreed {
+            scratch_bytes: agreed.scratch_bytes.saturating_sub(taken),
+            taken_bytes: agreed.taken_bytes + taken,
+            ..*agreed
+        };
         let chunks = Chunks::of(draft.plan);
         let scratch = scratch(draft.plan, chunks, &draft.config, *agreed)?;
         let parts = Parts::of_all(draft.plan, scratch.0, agreed.multicast)?;
-        Ok(Sized { chunks, scratch, parts, transports: draft.transports() })
+        let share = parts.iter().map(Parts::scratch_bytes).max().unwrap_or(0);
+        taken += share;
+        Ok(Sized { chunks, scratch, parts, share, transports: draft.transports() })
     });
     // Of what all ranks know: it fails on all of them or on none.
     let sized = sized.collect::<Result<Vec<_>>>()?;
@@ -136,7 +147,7 @@ impl Draft<'_> {
         let mine = &plan.ranks[comm.rank() as usize];
         let ports = PendingPorts::begin(comm, mine, tag, config.port_transport)?;
         let room = comm.context().reserve(PREPARE, demand(compiled)?, config.any_order, config.series)?;
-        Ok(Begun { arena, ports, room })
+        Ok(Begun { arena, ports, share: comm.scratch().take(sized.share), room })
     }
 
     /// The prepared plan, once `setup()` has resolved what [`begin`](Self::begin) asked for.
@@ -149,7 +160,7 @@ impl Draft<'_> {
     ) -> Result<Prepared> {
         let Self { comm, plan, config, .. } = self;
         let (comm, plan) = (*comm, *plan);
-        let Sized { chunks, scratch, parts, transports } = sized;
+        let Sized { chunks, scratch, parts, transports, .. } = sized;
         let arena = begun.arena.finish(comm, parts)?;
         let ports = match begun.ports {
             Some(ports) => {
@@ -172,6 +183,7 @@ impl Draft<'_> {
             overflow: overflow.transpose()?,
             either_place: config.either_place,
             scratch,
+            _share: begun.share,
             arena,
             transports,
             reaches_buffers,

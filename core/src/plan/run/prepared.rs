@@ -17,7 +17,7 @@ use super::overflow::Overflow;
 use super::ports::{Handles, Memories, Ports};
 use super::sizes::{Chunks, fill, lines};
 use super::trace::Trace;
-use crate::comm::{Communicator, Transports};
+use crate::comm::{Communicator, ScratchShare, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, Room};
@@ -42,6 +42,8 @@ pub(super) struct Prepared {
     pub(super) either_place: bool,
     /// Distance of chunks of scratch, and the longest message that it serves.
     pub(super) scratch: (u64, u64),
+    /// What it takes of the communicator's scratch.
+    pub(super) _share: ScratchShare,
     /// Before the ports and their memories, which it uses.
     pub(super) handles: Option<Arc<Handles>>,
     pub(super) ports: Option<(Ports, Arc<Memories>)>,

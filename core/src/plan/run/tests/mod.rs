@@ -37,13 +37,16 @@ fn ranks(count: usize) -> Vec<Communicator> {
 }
 
 fn ranks_on(driver: &Driver, count: usize) -> Vec<Communicator> {
+    ranks_with(driver, count, CommunicatorConfig::default())
+}
+
+fn ranks_with(driver: &Driver, count: usize, config: CommunicatorConfig) -> Vec<Communicator> {
     // The others belong to tests that lose a device's context, or stop its streams.
     let devices = &Device::all(driver).unwrap()[..4];
     let contexts: Vec<Context> =
         (0..count).map(|rank| Context::new(&devices[rank % devices.len()]).unwrap()).collect();
     // Ranks are threads of this process: one that is silent is only slow.
-    let config = CommunicatorConfig::default().with_peer_timeout(None);
-    Communicator::local(&contexts, config, LIMIT).unwrap()
+    Communicator::local(&contexts, config.with_peer_timeout(None), LIMIT).unwrap()
 }
 
 fn values(call: u32, rank: u32, elements: usize) -> Vec<i32> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::super::super::pass::{Policy, replicate};
 use super::super::super::{Element, Plan, samples};
-use super::{Executor, ExecutorConfig, LIMIT, alone, close, everywhere, ranks};
-use crate::comm::Communicator;
+use super::{Driver, Executor, ExecutorConfig, LIMIT, alone, close, everywhere, ranks, ranks_with};
+use crate::comm::{Communicator, CommunicatorConfig};
 use crate::error::ErrorKind;
 use crate::gpu::{GpuBuffer, Stream};
 
@@ -88,5 +88,51 @@ fn one_wrong_plan_is_an_error_of_all_ranks() {
     everywhere(&comms, |comm| prepare(comm, std::slice::from_ref(&right)).map(|all| sums(comm, &all)))
         .into_iter()
         .for_each(Result::unwrap);
+    close(&comms);
+}
+
+/// All plans of a communicator share its scratch, also those of one transaction; the rank that has least left decides, and what is
+/// dropped goes back.
+#[test]
+fn plans_share_the_scratch_of_their_communicator() {
+    let _alone = alone();
+    let one = || samples::one_shot(2, true);
+    let comms = ranks(2);
+    let taken = everywhere(&comms, |comm| {
+        let executors = prepare(comm, &[one()])?;
+        let taken = comm.scratch().taken();
+        drop(executors);
+        Ok((taken, comm.scratch().taken()))
+    });
+    let (each, after) = taken.into_iter().next().unwrap().unwrap();
+    assert!(each >= 4096, "packets of both ranks");
+    assert_eq!(after, 0);
+    close(&comms);
+
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let room = usize::try_from(2 * each + each / 2).unwrap();
+    let comms = ranks_with(&driver, 2, CommunicatorConfig::default().with_scratch_bytes(room));
+    let refused = |comm: &Communicator, plans: &[Plan]| {
+        let error = prepare(comm, plans).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        let says = format!("left is {}; set AQUEDUCT_SCRATCH_BYTES to {} or more", each / 2, 3 * each);
+        assert!(error.to_string().contains(&says), "{error} does not say {says}");
+        assert!(error.to_string().contains("drop plans that are done with"), "{error}");
+    };
+    everywhere(&comms, |comm| {
+        refused(comm, &[one(), one(), one()]);
+        assert_eq!(comm.scratch().taken(), 0, "a transaction that failed keeps nothing");
+        let first = prepare(comm, &[one()])?;
+        let second = prepare(comm, &[one()])?;
+        refused(comm, &[one()]);
+        sums(comm, &first);
+        sums(comm, &second);
+        drop(first);
+        sums(comm, &prepare(comm, &[one()])?);
+        assert!(comm.scratch().taken() <= 2 * each);
+        Ok(())
+    })
+    .into_iter()
+    .for_each(Result::unwrap);
     close(&comms);
 }

@@ -1,0 +1,65 @@
+//! The device memory that plans of one communicator may use as scratch, all together.
+
+use std::sync::Arc;
+
+use crate::sync::raw::{AtomicU64, Ordering};
+
+/// A limit, and what of it is taken. Ranks tell each other what is left before they size a plan.
+#[derive(Debug)]
+pub(crate) struct ScratchBudget {
+    limit: u64,
+    taken: AtomicU64,
+}
+
+/// A part of the budget, which goes back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ScratchShare {
+    of: Arc<ScratchBudget>,
+    bytes: u64,
+}
+
+impl ScratchBudget {
+    pub(super) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { limit, taken: AtomicU64::new(0) })
+    }
+
+    /// Bytes that are taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are not.
+    pub(crate) fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.taken())
+    }
+
+    /// Takes a part, which all ranks have found to be left: who takes more than that makes the next one go without.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> ScratchShare {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        ScratchShare { of: Arc::clone(self), bytes }
+    }
+}
+
+impl Drop for ScratchShare {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_can_be_taken_again() {
+        let budget = ScratchBudget::new(100);
+        let first = budget.take(60);
+        assert_eq!((budget.taken(), budget.left()), (60, 40));
+        let second = budget.take(60);
+        assert_eq!((budget.taken(), budget.left()), (120, 0), "more than there was");
+        drop(first);
+        assert_eq!((budget.taken(), budget.left()), (60, 40));
+        drop(second);
+        assert_eq!(budget.left(), 100);
+    }
+}
