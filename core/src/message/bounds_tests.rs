@@ -11,7 +11,8 @@ use super::inbox::{Bytes, Inbox, Item, Put};
 use super::line::Line;
 use super::links::{Link, Links};
 use super::member::Member;
-use super::reads::{Completion, Reads};
+use super::reading::Completion;
+use super::reads::Reads;
 use super::serving::{Served, Serving};
 use super::wire::{Landing, Sink, Wire};
 use super::*;
@@ -106,7 +107,7 @@ fn served(offset: u64, length: u64) -> (Arc<Exposures>, Exposed, Vec<u8>) {
 fn a_cancelled_read_is_served_no_more() {
     let (table, _exposed, body) = served(0, 100);
     let (mut serving, wire) = (Serving::default(), kept(3));
-    serving.add(1, &body, false, 8).unwrap();
+    serving.add(Head::new(Operation::Read, 0, 1, body.len()), &body, 8).unwrap();
     assert_eq!(serving.serve(&table, &wire).unwrap(), Served::Full);
     serving.cancel(1);
     lock(&wire.frames).clear();
@@ -121,7 +122,7 @@ fn a_cancelled_read_is_served_no_more() {
 fn a_range_is_checked_as_a_whole() {
     let (table, _exposed, body) = served(50, 51);
     let (mut serving, wire) = (Serving::default(), kept(100));
-    serving.add(1, &body, false, 8).unwrap();
+    serving.add(Head::new(Operation::Read, 0, 1, body.len()), &body, 8).unwrap();
     assert_eq!(serving.serve(&table, &wire).unwrap(), Served::All);
     assert_eq!(wire.operations(), [Operation::Refused]);
     assert_eq!(lock(&wire.frames)[0].1, [Refusal::Range as u8]);
@@ -131,8 +132,8 @@ fn a_range_is_checked_as_a_whole() {
 fn a_peer_has_a_bounded_number_of_open_requests() {
     let (_table, _exposed, body) = served(0, 1);
     let mut serving = Serving::default();
-    (0..3).for_each(|id| serving.add(id, &body, false, 3).unwrap());
-    assert!(serving.add(3, &body, false, 3).is_err());
+    (0..3).for_each(|id| serving.add(Head::new(Operation::Read, 0, id, body.len()), &body, 3).unwrap());
+    assert!(serving.add(Head::new(Operation::Read, 0, 3, body.len()), &body, 3).is_err());
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn kinds_that_a_peer_does_not_know_are_kept_in_a_bounded_list() {
 }
 
 fn reads(count: u32, length: usize) -> (Reads, Token) {
-    let mut reads = Reads::new(false);
+    let mut reads = Reads::new(false, false);
     let token = served(0, 0).1.token();
     for _ in 0..count {
         let mut completion: Option<Completion> = Some(Box::new(|_| {}));
@@ -182,7 +183,7 @@ fn only_answers_that_were_asked_for_are_taken() {
         asked.push(id);
         Ok(true)
     };
-    assert!(reads.ask(1, push).unwrap());
+    assert!(reads.ask(1, None, push).unwrap());
     assert_eq!(asked, [0], "one at a time");
     assert!(reads.data(data(1), &[1; 4]).is_err(), "it is not its turn");
     let finished = reads.data(data(0), &[1; 4]).unwrap().unwrap();
@@ -193,7 +194,7 @@ fn only_answers_that_were_asked_for_are_taken() {
 #[test]
 fn no_data_lands_past_the_end_of_a_read() {
     let (mut reads, _) = reads(1, 4);
-    assert!(reads.ask(1, |_, _, _: &[u8]| Ok(true)).unwrap());
+    assert!(reads.ask(1, None, |_, _, _: &[u8]| Ok(true)).unwrap());
     let frame = |length| Head::new(Operation::Data, 0, 0, length);
     assert!(reads.landing(frame(5), 0).is_err());
     assert!(matches!(reads.landing(frame(3), 0), Ok(Landing::Memory(_))));

@@ -13,7 +13,7 @@ use super::long::Long;
 use super::member::Member;
 use super::offers::Ended;
 use super::peer::Peer;
-use super::reads::Finished;
+use super::reading::Finished;
 use super::received::Message;
 use crate::error::{Error, Result};
 

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::dispatch::{PeerEvent, dispatch, poll};
-use super::exposed::{Exposed, Memory};
+use super::exposed::Exposed;
 use super::handlers::{Handler, Queue};
+use super::memory::Memory;
 use super::messenger::Messenger;
 use super::received::Message;
 use super::thread::Runner;

@@ -1,88 +1,19 @@
-//! Memory that peers may read, and the table of it.
+//! The table of the memory that peers may read.
+#![forbid(unsafe_code)]
 
-use std::any::Any;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::lent::Lent;
+use super::memory::Memory;
 use super::shared::{SharedMemory, Shown};
 use super::tokens::Token;
-use super::wire::Lent;
 use crate::error::{Error, Result};
 use crate::net::random_bytes;
+use crate::rdma::{MemoryRegion, RemoteRegion};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The most pieces of memory that one messenger exposes at a time.
 const MAX_SLOTS: usize = 1 << 20;
-
-/// Bytes that stay as they are and where they are while they are exposed: of an `Arc<[u8]>`, a `Vec<u8>`, or static ones; or a
-/// [`SharedMemory`], which processes of the same host read without their owner's help.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    bytes: Lent,
-    shared: Option<SharedMemory>,
-}
-
-impl Memory {
-    /// `length` bytes at `address`, kept by `owner`.
-    ///
-    /// # Safety
-    /// `owner` keeps them readable and at that address for as long as it lives, and nothing writes to them meanwhile.
-    pub unsafe fn from_raw(address: NonNull<u8>, length: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        // SAFETY: the caller's promise.
-        Self { bytes: unsafe { Lent::new(address, length, true, owner) }, shared: None }
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl From<Arc<[u8]>> for Memory {
-    fn from(bytes: Arc<[u8]>) -> Self {
-        let (address, length) = (NonNull::from(&*bytes).cast(), bytes.len());
-        // SAFETY: the bytes of an `Arc` stay where they are and cannot be written to while a share in them, here the owner, lives.
-        unsafe { Self::from_raw(address, length, Arc::new(bytes)) }
-    }
-}
-
-impl From<Arc<Vec<u8>>> for Memory {
-    fn from(bytes: Arc<Vec<u8>>) -> Self {
-        let (address, length) = (NonNull::from(bytes.as_slice()).cast(), bytes.len());
-        // SAFETY: as above.
-        unsafe { Self::from_raw(address, length, bytes) }
-    }
-}
-
-impl From<Vec<u8>> for Memory {
-    fn from(bytes: Vec<u8>) -> Self {
-        Arc::new(bytes).into()
-    }
-}
-
-impl From<SharedMemory> for Memory {
-    fn from(memory: SharedMemory) -> Self {
-        Self { bytes: memory.lent(), shared: Some(memory) }
-    }
-}
-
-impl From<&SharedMemory> for Memory {
-    fn from(memory: &SharedMemory) -> Self {
-        memory.clone().into()
-    }
-}
-
-impl From<&'static [u8]> for Memory {
-    fn from(bytes: &'static [u8]) -> Self {
-        // SAFETY: static bytes live for good and cannot be written to.
-        unsafe { Self::from_raw(NonNull::from(bytes).cast(), bytes.len(), Arc::new(())) }
-    }
-}
 
 /// All memory that a messenger exposes.
 pub(super) struct Exposures {
@@ -114,6 +45,18 @@ struct Entry {
     secret: [u8; 16],
     /// How those see it who map it. Its end revokes that.
     shown: Option<Arc<Shown>>,
+    device: Registered,
+}
+
+/// Whether peers' devices can read memory.
+#[derive(Debug)]
+enum Registered {
+    /// Nobody has asked for that.
+    Untried,
+    /// As long as this lives. It has a share in the bytes.
+    Yes(MemoryRegion),
+    /// It is not possible.
+    No,
 }
 
 /// A right to map memory, which a peer has proved. The owner may revoke it at any time; a mapping made later is of no use then.
@@ -171,7 +114,7 @@ impl Exposures {
         };
         let place = &mut slots.all[slot as usize];
         let shared = shown.is_some();
-        place.exposed = Some(Entry { bytes, secret, shown });
+        place.exposed = Some(Entry { bytes, secret, shown, device: Registered::Untried });
         let token = Token { generation: self.generation, slot, age: place.age, length, shared, secret };
         Ok(Exposed { token, table: self.clone() })
     }
@@ -190,6 +133,47 @@ impl Exposures {
         length: u64,
     ) -> std::result::Result<Option<Mappable>, Refusal> {
         self.check(&lock(&self.slots), token, offset, length).map(|(entry, _)| entry.shown.clone())
+    }
+
+    /// The key by which devices read the memory of which `token` gives the right to read `length` bytes at `offset`; registers it with
+    /// `register` if nobody has asked for it before. `None` if that is not possible.
+    pub(super) fn key(
+        &self,
+        token: &Token,
+        offset: u64,
+        length: u64,
+        register: impl FnOnce(&Lent) -> Result<MemoryRegion>,
+    ) -> std::result::Result<Option<RemoteRegion>, Refusal> {
+        let slots = lock(&self.slots);
+        let (entry, _) = self.check(&slots, token, offset, length)?;
+        let bytes = match &entry.device {
+            Registered::Yes(region) => return Ok(Some(region.remote())),
+            Registered::No => return Ok(None),
+            Registered::Untried => entry.bytes.clone(),
+        };
+        // Without the lock: it takes its time with large memory.
+        drop(slots);
+        let made = match register(&bytes) {
+            Ok(region) => Registered::Yes(region),
+            Err(error) => {
+                log::info!("peers' devices cannot read {} exposed bytes: {error}", bytes.len());
+                Registered::No
+            }
+        };
+        drop(bytes);
+        let mut slots = lock(&self.slots);
+        // It may have been revoked meanwhile: the registration ends here then, and nobody has learned its key.
+        self.check(&slots, token, offset, length)?;
+        let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
+        let Some(entry) = entry else { return Err(Refusal::Revoked) };
+        if let Registered::Untried = entry.device {
+            entry.device = made;
+        }
+        // Another thread may have been quicker; what was made here goes with the end of this call.
+        match &entry.device {
+            Registered::Yes(region) => Ok(Some(region.remote())),
+            _ => Ok(None),
+        }
     }
 
     fn check<'a>(
@@ -220,7 +204,7 @@ impl Exposures {
         let Some(slot) = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age) else {
             return;
         };
-        let entry = slot.exposed.take();
+        let mut entry = slot.exposed.take();
         // Here, because an answer that hands the memory over may hold a share for a while yet.
         entry.iter().filter_map(|entry| entry.shown.as_ref()).for_each(|shown| shown.revoke());
         // A slot whose age would wrap is not used again: its tokens stay refused for good.
@@ -228,8 +212,12 @@ impl Exposures {
             slot.age = age;
             slots.free.push(token.slot);
         }
+        let device = entry.as_mut().map(|entry| std::mem::replace(&mut entry.device, Registered::No));
         slots.retired.extend(entry);
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
+        drop(slots);
+        // Before the caller goes on: from here on no device reads it.
+        drop(device);
     }
 
     /// Whether [`reap`](Self::reap) may have something to free.
@@ -260,7 +248,7 @@ impl std::fmt::Debug for Exposures {
 }
 
 /// Memory that peers may read as long as this value lives. Dropping it revokes the token: reads that come later are refused, those
-/// under way as well from their next piece on, also those of peers that have mapped the memory. The memory itself lives until
+/// under way as well from their next piece on, also those of peers that have mapped the memory, or whose devices read it. The memory itself lives until
 /// the last piece has left and then something is dispatched, exposed or revoked, and until nobody maps it any more. Its owner is
 /// never dropped within progress.
 #[derive(Debug)]

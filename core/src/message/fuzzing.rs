@@ -50,7 +50,7 @@ pub fn message_address(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A request to read from exposed memory.
 pub fn message_read(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (token, offset, length) = serving::decode(bytes).ok()?;
+    let (token, offset, length, _) = serving::decode(bytes, false).ok()?;
     let within = token.check_range("read", offset, length).is_ok();
     assert_eq!(within, u128::from(offset) + u128::from(length) <= u128::from(token.len()));
     let mut w = Writer::new();

@@ -43,6 +43,10 @@ pub(super) enum Operation {
     Mapped = 11,
     /// Messages were dispatched: their number and their bytes, which the peer may send again.
     Credit = 12,
+    /// As `Read`, of a reader whose device can read the memory itself: asks for its key.
+    Fetch = 13,
+    /// The answer to `Fetch`: the key, or nothing.
+    Key = 14,
 }
 
 /// A frame's head. The wire stamps the sequence number when it takes the frame.
@@ -116,6 +120,8 @@ impl Operation {
             10 => Self::Map,
             11 => Self::Mapped,
             12 => Self::Credit,
+            13 => Self::Fetch,
+            14 => Self::Key,
             _ => return None,
         })
     }
@@ -137,7 +143,7 @@ mod tests {
     proptest! {
         #[test]
         fn heads_round_trip_and_garbage_is_refused(
-            length: u32, sequence: u32, number in 1u8..=12, kind: u16, id: u32, noise: [u8; 16],
+            length: u32, sequence: u32, number in 1u8..=14, kind: u16, id: u32, noise: [u8; 16],
         ) {
             let operation = Operation::from_number(number).unwrap();
             let head = Head { length, sequence, operation, kind, id };

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::config::Wrap;
 use super::head::{Head, Operation};
+use super::lent::Lent;
 use super::mappings::Place;
 use super::ring::{RingMemory, RingWire, Rings};
 use super::shared::{HEADER, WORDS};
-use super::wire::{Lent, Sink, Wire};
+use super::wire::{Sink, Wire};
 use super::*;
 use crate::env::Selection;
 use crate::error::{ErrorKind, Result};

@@ -8,7 +8,7 @@ use super::config::Limits;
 use super::credit::{Amount, Debt};
 use super::line::Line;
 use super::offers::Ended;
-use super::reads::Finished;
+use super::reading::Finished;
 use super::tokens::Token;
 use crate::error::Error;
 use crate::sync::{Mutex, lock};

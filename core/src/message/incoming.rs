@@ -8,13 +8,15 @@ use super::exposed::Refusal;
 use super::handlers::{Handler, Handlers};
 use super::head::{Head, Operation};
 use super::inbox::{Bytes, Item, Offer, Put};
+use super::keys;
 use super::line::Line;
 use super::long::{DELIVERED, Long, REFUSED};
 use super::mappings::{Mapping, Place};
 use super::member::Member;
 use super::offers::Delivery;
 use super::peer::Peer;
-use super::reads::{Finished, Reads};
+use super::reading::Finished;
+use super::reads::Reads;
 use super::received::Message;
 use super::tokens::Token;
 use super::wire::{Landing, Sink};
@@ -123,8 +125,7 @@ impl<'a> Incoming<'a> {
     }
 
     fn read(&mut self, head: Head, body: &[u8]) -> Result<()> {
-        let maps = head.operation == Operation::Map;
-        lock(&self.line.serving).add(head.id, body, maps, self.member.hub.limits.read_depth)?;
+        lock(&self.line.serving).add(head, body, self.member.hub.limits.read_depth)?;
         self.member.mark_dirty();
         Ok(())
     }
@@ -158,6 +159,16 @@ impl<'a> Incoming<'a> {
             None => None,
         };
         self.answered(|reads| reads.mapped(head.id, mapping))
+    }
+
+    /// The owner of memory has given its key, or not.
+    fn key(&mut self, head: Head, body: &[u8]) -> Result<()> {
+        let key = keys::decode(body)?;
+        let Some(wire) = self.line.wire() else { return Ok(()) };
+        let Some(device) = wire.one_sided() else {
+            return Err(broken("a key for a side without a device".into()));
+        };
+        self.answered(|reads| reads.key(head.id, key, device))
     }
 
     fn refused(&mut self, head: Head, body: &[u8]) -> Result<()> {
@@ -204,9 +215,10 @@ impl Sink for Incoming<'_> {
             Operation::Message => self.message(head, body, None)?,
             Operation::Long => self.long(head, body)?,
             Operation::Credit => self.member.take_credit(Amount::decode(body)?)?,
-            Operation::Read | Operation::Map => self.read(head, body)?,
+            Operation::Read | Operation::Map | Operation::Fetch => self.read(head, body)?,
             Operation::Data => self.answered(|reads| reads.data(head, body))?,
             Operation::Mapped => self.mapped(head, body)?,
+            Operation::Key => self.key(head, body)?,
             Operation::Refused => self.refused(head, body)?,
             Operation::Cancel => lock(&self.line.serving).cancel(head.id),
             Operation::LongDone => self.long_done(head, body)?,

@@ -37,6 +37,10 @@ pub(super) struct Line {
     read_depth: usize,
     /// The oldest read is to be copied by this side, as far as the last look at the reads tells.
     pub(super) copies: AtomicBool,
+    /// The device makes the oldest reads, as far as the last look at them tells.
+    fetching: AtomicBool,
+    /// The device may have brought more than one turn takes, or have room that nobody has filled.
+    fetches_wait: AtomicBool,
     /// The last kick served as many bytes as it may in one turn, and more are to be served.
     waits_for_turn: AtomicBool,
     /// Reads that the peer has asked for, and of what.
@@ -53,7 +57,7 @@ pub(super) struct Line {
 impl Line {
     /// A link over `wire` to a peer that takes `read_depth` requests at a time.
     pub(super) fn new(wire: Box<dyn Wire>, read_depth: usize, exposures: Arc<Exposures>) -> Self {
-        let reads = Mutex::new(Reads::new(wire.passes_descriptors()));
+        let reads = Mutex::new(Reads::new(wire.passes_descriptors(), wire.one_sided().is_some()));
         let (name, gathers, wire) = (wire.name(), wire.gathers(), Arc::<dyn Wire>::from(wire));
         Self {
             wire: Arc::downgrade(&wire),
@@ -64,6 +68,8 @@ impl Line {
             control: Mutex::default(),
             reads,
             copies: AtomicBool::new(false),
+            fetching: AtomicBool::new(false),
+            fetches_wait: AtomicBool::new(false),
             waits_for_turn: AtomicBool::new(false),
             read_depth,
             serving: Mutex::default(),
@@ -144,9 +150,12 @@ impl Line {
         let Some(wire) = self.wire() else { return Err(closed()) };
         let push = |operation, id, body: &[u8]| wire.push(Head::new(operation, 0, id, body.len()), body);
         let mut reads = lock(&self.reads);
-        let asked = reads.ask(self.read_depth, push);
+        let asked = reads.ask(self.read_depth, wire.one_sided(), push);
         if reads.can_copy() {
             self.copies.store(true, Ordering::Relaxed);
+        }
+        if reads.is_fetching() && !self.is_fetching() {
+            self.set_fetching(true, true);
         }
         drop(reads);
         asked.map_err(|error| self.fail(error))
@@ -157,9 +166,22 @@ impl Line {
         self.copies.load(Ordering::Relaxed)
     }
 
+    /// Whether the device makes the oldest reads.
+    pub(super) fn is_fetching(&self) -> bool {
+        self.fetching.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the device makes the oldest reads, and whether that needs another turn. The caller has the reads locked.
+    pub(super) fn set_fetching(&self, fetching: bool, waits: bool) {
+        self.fetching.store(fetching, Ordering::Relaxed);
+        self.fetches_wait.store(waits, Ordering::Relaxed);
+    }
+
     /// Whether another turn can move something, although no descriptor tells of it.
     pub(super) fn waits_for_turn(&self) -> bool {
-        self.has_copies() || self.waits_for_turn.load(Ordering::Relaxed)
+        self.has_copies()
+            || self.waits_for_turn.load(Ordering::Relaxed)
+            || self.fetches_wait.load(Ordering::Relaxed)
     }
 
     /// Called about once a second: unmaps memory that was revoked. An error if the peer's host has not answered for too long.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::batch::Batch;
+use super::copying::PIECE;
 use super::engine::{Engine, Turn};
 use super::incoming::Incoming;
 use super::links::Link;
@@ -42,7 +43,7 @@ impl Engine {
         let mut incoming = Incoming::new(&self.handlers, &link.member, &link.line, batch);
         let pulled = link.wire.pull(&mut incoming);
         incoming.end();
-        let count = pulled?;
+        let count = pulled? + link.member.fetch(&link.line, PIECE);
         if link.line.has_left() {
             return Err(Error::new(ErrorKind::PeerLost, "recv", "it left"));
         }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::copying::IN_CALL;
-use super::exposed::Memory;
 use super::head::{Head, Operation};
 use super::inbox::Item;
 use super::line::Line;
 use super::member::Member;
+use super::memory::Memory;
 use super::offers::Delivery;
-use super::reads::Completion;
+use super::reading::Completion;
 use super::sent::{Reason, Sent};
 use super::tokens::Token;
 use crate::deadline::{Backoff, Deadline};
@@ -148,7 +148,8 @@ impl Peer {
     /// make progress. Never waits. `completion` runs in dispatch, exactly once, with the filled vector or an error.
     ///
     /// [`SharedMemory`](super::SharedMemory) of a process of this host and user is mapped at the first read. From then on this side copies it
-    /// without the owner: up to 1 MiB in this call, the rest in progress.
+    /// without the owner: up to 1 MiB in this call, the rest in progress. Over RDMA, this side's device reads memory of any kind without
+    /// the owner, once the owner has given its key: it is asked for that at the first long read, or the second one, of a token.
     ///
     /// Many reads may be under way. Completions run in the order of the calls; only reads that end early, by
     /// [`cancel`](Read::cancel) or their deadline, do not wait for their turn. A read of 0 bytes completes, too.
@@ -193,6 +194,7 @@ impl Peer {
             }
         }
         member.copy(line, IN_CALL);
+        member.fetch(line, IN_CALL);
         if !lock(&line.reads).is_empty() {
             member.mark_timed();
             member.mark_dirty();

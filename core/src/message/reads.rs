@@ -3,34 +3,28 @@
 //! The owner answers the reads of a link in the order in which they were asked for, so only the oldest can have data on its way.
 //!
 //! Memory that is mapped is not asked for: the reader copies it when the read is the oldest. The first read of memory that can be
-//! mapped asks for that, and those behind it wait for the answer. So all reads end in the order of the calls, whatever way each
-//! takes.
+//! mapped asks for that, and those behind it wait for the answer. What this side's device reads is at the front of the queue, too
+//! ([`Fetches`]). So all reads end in the order of the calls, whatever way each takes.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::fetches::{Fetches, Step};
 use super::head::{Head, Operation};
+use super::keys::Key;
 use super::mappings::{Mapping, Mappings};
+use super::one_sided::OneSided;
+use super::reading::{Completion, Finished, Queue, Reading, Way, broken, oldest};
 use super::tokens::Token;
 use super::wire::Landing;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::Writer;
 
-/// Told how a read ended; with the bytes if all came.
-pub(super) type Completion = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
-
-/// A read that has ended, before its completion has run.
-pub(super) struct Finished {
-    pub(super) completion: Completion,
-    pub(super) outcome: Result<Vec<u8>>,
-}
-
 /// The reads of one link.
 #[derive(Default)]
 pub(super) struct Reads {
     next: u32,
-    queue: VecDeque<Reading>,
+    queue: Queue,
     /// How many at the front of the queue the owner has been asked for.
     asked: usize,
     /// The last of these was asked for a mapping. Nothing behind it has been asked for.
@@ -40,6 +34,9 @@ pub(super) struct Reads {
     /// Whether the link can carry descriptors.
     maps: bool,
     mappings: Mappings,
+    /// Whether the link has devices that can read.
+    fetches: bool,
+    fetched: Fetches,
     /// Where data of the oldest read lands. Only the thread that pulls touches it, so that memory into which the system
     /// receives is not freed meanwhile.
     landing: Option<Vec<u8>>,
@@ -47,30 +44,6 @@ pub(super) struct Reads {
     due: Option<Deadline>,
     /// Why there are no reads any more.
     ended: Option<Error>,
-}
-
-struct Reading {
-    id: u32,
-    token: Token,
-    offset: u64,
-    /// The place for the bytes; moves to `landing` with the first of them.
-    into: Vec<u8>,
-    length: usize,
-    got: usize,
-    way: Way,
-    deadline: Deadline,
-    /// `None` once it was told early: cancelled, or too late.
-    completion: Option<Completion>,
-}
-
-/// How a read gets its bytes.
-#[derive(Clone, Debug)]
-enum Way {
-    /// The owner sends them.
-    Data,
-    /// This side copies them once the memory is mapped.
-    Shared,
-    Mapped(Arc<Mapping>),
 }
 
 /// A copy for the oldest read, made with no lock held.
@@ -94,9 +67,9 @@ impl Copying {
 }
 
 impl Reads {
-    /// The reads of a link that can carry descriptors if `maps`.
-    pub(super) fn new(maps: bool) -> Self {
-        Self { maps, ..Self::default() }
+    /// The reads of a link that can carry descriptors if `maps`, and has devices that can read if `fetches`.
+    pub(super) fn new(maps: bool, fetches: bool) -> Self {
+        Self { maps, fetches, ..Self::default() }
     }
 
     /// Queues a read of `into.len()` bytes; returns its number. Takes the completion unless it returns an error: then the caller
@@ -122,8 +95,24 @@ impl Reads {
         self.next = self.next.wrapping_add(1);
         let (length, completion) = (into.len(), completion.take());
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        let way = if self.maps && token.shared { Way::Shared } else { Way::Data };
-        self.queue.push_back(Reading { id, token, offset, into, length, got: 0, way, deadline, completion });
+        let way = match (self.maps && token.shared, self.fetches && length > 0) {
+            (true, _) => Way::Shared,
+            (false, true) => Way::Open,
+            (false, false) => Way::Data,
+        };
+        let (got, begun) = (0, 0);
+        self.queue.push_back(Reading {
+            id,
+            token,
+            offset,
+            into,
+            length,
+            got,
+            begun,
+            way,
+            deadline,
+            completion,
+        });
         Ok(id)
     }
 
@@ -132,26 +121,75 @@ impl Reads {
     pub(super) fn ask(
         &mut self,
         depth: usize,
+        device: Option<&dyn OneSided>,
         mut push: impl FnMut(Operation, u32, &[u8]) -> Result<bool>,
     ) -> Result<bool> {
-        while self.asked < depth && !self.waits_for_mapping {
-            let Some(reading) = self.queue.get_mut(self.asked) else { break };
+        while self.asked < depth && !self.waits_for_mapping && !self.fetched.waits_for_key() {
+            let Some(reading) = self.queue.get_mut(self.asked + self.fetched.count()) else { break };
             reading.find(&mut self.mappings);
+            let pair = self.fetched.choose(reading, device);
             let operation = match reading.way {
+                // Answered when all before it are.
+                Way::Data | Way::Shared if self.fetched.count() > 0 => break,
                 Way::Data => Operation::Read,
                 Way::Shared => Operation::Map,
                 // Copied when it is the oldest.
                 Way::Mapped(_) => break,
+                Way::Open => Operation::Fetch,
+                // Read when nothing before it is to be answered.
+                Way::Fetched(_) if self.asked > 0 => break,
+                Way::Fetched(_) => {
+                    self.fetched.add();
+                    continue;
+                }
             };
             let mut w = Writer::new();
-            w.raw(&reading.token.to_bytes()).u64(reading.offset).u64(reading.length as u64);
+            w.raw(&reading.token.to_bytes());
+            w.u64(reading.offset + reading.got as u64).u64((reading.length - reading.got) as u64);
+            pair.flatten().iter().for_each(|pair| pair.encode(&mut w));
             if !push(operation, reading.id, w.as_bytes())? {
                 return Ok(false);
+            }
+            if operation == Operation::Fetch {
+                self.fetched.ask(reading);
+                break;
             }
             self.asked += 1;
             self.waits_for_mapping = operation == Operation::Map;
         }
         Ok(true)
+    }
+
+    /// The owner's answer to a request for a key.
+    pub(super) fn key(
+        &mut self,
+        id: u32,
+        key: Option<Key>,
+        device: &dyn OneSided,
+    ) -> Result<Option<Finished>> {
+        self.fetched.answered(id, key, device).map(|()| None)
+    }
+
+    /// Whether the device reads.
+    pub(super) fn is_fetching(&self) -> bool {
+        self.fetched.count() > 0
+    }
+
+    /// Whether there are reads that were not asked for.
+    pub(super) fn has_unasked(&self) -> bool {
+        self.queue.len() > self.asked + self.fetched.count()
+    }
+
+    /// Has the device read, and takes the next piece that it has brought; [`fetched`](Self::fetched) must follow then.
+    pub(super) fn fetch(&mut self, device: &dyn OneSided) -> Step {
+        self.fetched.step(&mut self.queue, device)
+    }
+
+    /// `length` bytes of the oldest read have been copied to `into`. Returns the read if it has ended.
+    pub(super) fn fetched(&mut self, length: usize, into: Vec<u8>) -> Option<Finished> {
+        let finished = self.fetched.land(&mut self.queue, length, into);
+        self.shrink();
+        finished
     }
 
     /// The owner has handed over the memory of the oldest read, and it is mapped; `None` if this process could not.
@@ -319,6 +357,8 @@ impl Reads {
         if asked {
             // Its place in the order stays, until the owner has answered.
             self.queue[index].into = Vec::new();
+        } else if index < self.fetched.count() {
+            self.fetched.cancel(&mut self.queue, index);
         } else if index > 0 || !self.copying {
             self.queue.remove(index);
         }
@@ -345,6 +385,7 @@ impl Reads {
     pub(super) fn fail(&mut self, why: &Error) -> Vec<Finished> {
         self.ended = Some(why.clone());
         self.mappings.clear();
+        self.fetched.clear();
         (self.asked, self.waits_for_mapping) = (0, false);
         let queue = std::mem::take(&mut self.queue);
         let completions: Vec<Completion> =
@@ -362,33 +403,16 @@ impl Reads {
         self.asked -= 1;
         self.waits_for_mapping &= self.asked > 0;
         let reading = self.queue.pop_front();
-        if self.queue.is_empty() && self.queue.capacity() > 64 {
-            // An idle peer keeps little.
-            self.queue = VecDeque::new();
-        }
+        self.shrink();
         reading
     }
-}
 
-impl Reading {
-    /// Looks whether the memory is mapped.
-    fn find(&mut self, mappings: &mut Mappings) {
-        if matches!(self.way, Way::Shared)
-            && let Some(mapping) = mappings.get(&self.token)
-        {
-            self.way = Way::Mapped(mapping);
+    /// Keeps little for an idle peer.
+    fn shrink(&mut self) {
+        if self.queue.is_empty() && self.queue.capacity() > 64 {
+            self.queue = Queue::new();
         }
     }
-}
-
-/// The read to which data comes, which must be `id`.
-fn oldest(queue: &mut VecDeque<Reading>, asked: usize, id: u32) -> Result<&mut Reading> {
-    let reading = queue.front_mut().filter(|reading| asked > 0 && reading.id == id);
-    reading.ok_or_else(|| broken(format!("an answer to read {id}, which is not the next one to be answered")))
-}
-
-fn broken(text: String) -> Error {
-    Error::new(ErrorKind::Remote, "progress", text)
 }
 
 impl std::fmt::Debug for Reads {

@@ -4,10 +4,14 @@ use std::collections::VecDeque;
 
 use super::exposed::{Exposures, Refusal};
 use super::head::{Head, Operation};
+use super::keys::{self, Key};
+use super::lent::Lent;
 use super::mappings::Place;
+use super::one_sided::OneSided;
 use super::tokens::Token;
-use super::wire::{Lent, Wire};
+use super::wire::Wire;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rdma::QpAddress;
 use crate::wire::{Reader, WireResult};
 
 /// The least that a piece counts for in a turn, so that many short ones do not hold up others either.
@@ -17,6 +21,9 @@ const COPIED: usize = 4 << 10;
 
 /// Bytes that one turn of progress serves to one peer before it goes on with others. A piece may be longer.
 pub(super) const TURN: u64 = 512 << 10;
+
+/// What a key counts for in a turn: memory that was not read before is registered. A new pair is enough for one.
+const KEY: u64 = TURN / 8;
 
 /// How far [`Serving::serve`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,26 +62,34 @@ enum Answer {
     MayMap,
     /// The descriptor has been handed over; this says what it is.
     Mapped(Place),
+    /// The peer's device can read the memory; the address of its end of a new pair, if it made one.
+    MayFetch(Option<QpAddress>),
+    Key(Option<Key>),
 }
 
-/// Token, offset and length of a read.
-pub(super) fn decode(body: &[u8]) -> WireResult<(Token, u64, u64)> {
+/// Token, offset and length of a read; and the reader's end of a pair for reads, in a request for a key that has one.
+pub(super) fn decode(body: &[u8], may_have_pair: bool) -> WireResult<(Token, u64, u64, Option<QpAddress>)> {
     let mut r = Reader::new(body);
-    let read = (Token::decode(&mut r)?, r.u64()?, r.u64()?);
+    let (token, offset, length) = (Token::decode(&mut r)?, r.u64()?, r.u64()?);
+    let pair = if may_have_pair && r.remaining() > 0 { Some(QpAddress::decode(&mut r)?) } else { None };
     r.finish()?;
-    Ok(read)
+    Ok((token, offset, length, pair))
 }
 
 impl Serving {
-    /// Takes a request, of a peer that can map the memory if `maps`; at most `depth` are open.
-    pub(super) fn add(&mut self, id: u32, body: &[u8], maps: bool, depth: usize) -> Result<()> {
+    /// Takes a request; at most `depth` are open.
+    pub(super) fn add(&mut self, head: Head, body: &[u8], depth: usize) -> Result<()> {
         if self.jobs.len() >= depth {
             let text = format!("the peer asks for more than {depth} reads at a time");
             return Err(Error::new(ErrorKind::Remote, "progress", text));
         }
-        let (token, offset, left) = decode(body)?;
-        let answer = if maps { Answer::MayMap } else { Answer::Data };
-        self.jobs.push_back(Job { id, token, offset, left, cancelled: false, answer, copied: None });
+        let (token, offset, left, pair) = decode(body, head.operation == Operation::Fetch)?;
+        let answer = match head.operation {
+            Operation::Map => Answer::MayMap,
+            Operation::Fetch => Answer::MayFetch(pair),
+            _ => Answer::Data,
+        };
+        self.jobs.push_back(Job { id: head.id, token, offset, left, cancelled: false, answer, copied: None });
         Ok(())
     }
 
@@ -94,6 +109,18 @@ impl Serving {
             }
             if job.answer == Answer::MayMap && !job.cancelled {
                 job.answer = hand_over(exposures, job, wire);
+            }
+            if let Answer::MayFetch(pair) = job.answer {
+                left = left.saturating_sub(if pair.is_some() { TURN } else { KEY });
+                job.answer = Answer::Key(give_key(exposures, job, wire.one_sided(), pair));
+            }
+            if let Answer::Key(key) = &job.answer {
+                let body = keys::encode(key.as_ref());
+                if !wire.push(Head::new(Operation::Key, 0, job.id, body.len()), &body)? {
+                    return Ok(Served::Full);
+                }
+                self.jobs.pop_front();
+                continue;
             }
             // Also if it was cancelled meanwhile: the peer must take the descriptor.
             if let Answer::Mapped(place) = job.answer {
@@ -159,4 +186,25 @@ fn hand_over(exposures: &Exposures, job: &Job, wire: &dyn Wire) -> Answer {
         return Answer::Data;
     }
     Answer::Mapped(Place { length: shown.length() as u64, word: shown.index, serial: shown.serial })
+}
+
+/// Gives the key of the memory that `job` is about, if its token is good and the `device` can be used. Otherwise the peer asks for the data, and
+/// is told what is wrong.
+fn give_key(
+    exposures: &Exposures,
+    job: &Job,
+    device: Option<&dyn OneSided>,
+    pair: Option<QpAddress>,
+) -> Option<Key> {
+    let device = device?;
+    let region =
+        exposures.key(&job.token, job.offset, job.left, |bytes| device.register(bytes)).ok().flatten()?;
+    let pair = match pair.map(|theirs| device.admit(&theirs)).transpose() {
+        Ok(pair) => pair,
+        Err(error) => {
+            log::info!("a peer's device cannot read memory of this process: {error}");
+            return None;
+        }
+    };
+    Some(Key { region, pair })
 }

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::lent::Lent;
 use super::revocation::{REVOKED, before_writing};
-use super::wire::Lent;
 use crate::error::{Error, Result};
 use crate::fork::Creator;
 use crate::shm::Published;

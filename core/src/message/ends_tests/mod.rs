@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use super::config::Wrap;
 use super::head::{Head, Operation};
+use super::lent::Lent;
 use super::line::Line;
 use super::serving::TURN;
-use super::wire::{Lent, Sink, Wire};
+use super::wire::{Sink, Wire};
 use super::*;
 use crate::env::Selection;
 use crate::error::{Error, ErrorKind, Result};

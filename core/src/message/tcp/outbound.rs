@@ -5,7 +5,7 @@ use std::io;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::head::Head;
-use crate::message::wire::Lent;
+use crate::message::lent::Lent;
 use crate::net::RawStream;
 
 /// As many gathered bytes leave without waiting for the next progress.

@@ -4,7 +4,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::super::config::Wrap;
 use super::super::head::{Head, Operation};
-use super::super::wire::{Landing, Lent, Sink, Wire};
+use super::super::lent::Lent;
+use super::super::wire::{Landing, Sink, Wire};
 use super::*;
 use crate::error::Error;
 

@@ -31,6 +31,8 @@ pub(in crate::message) struct Draft {
 pub(in crate::message) struct VerbsLink {
     pub(super) queue_pair: QueuePair<ReadyToSend>,
     pub(super) parts: Parts,
+    /// Whether the peer gives keys of its memory.
+    pub(super) gives_keys: bool,
 }
 
 /// The memory and the completion queue of a link, besides its queue pair.
@@ -58,7 +60,7 @@ impl Draft {
         let sends = MIN_SENDS.max(2 * (Head::BYTES + longest).div_ceil(PAYLOAD) as u32);
         let most = nic.context.attributes().max_work_requests;
         let depth = (sends + 2 * CREDITS).min(most);
-        let slots = Slots::new(&nic.domain, RECEIVES + sends)?;
+        let slots = Slots::new(&nic.domain, RECEIVES + sends, PACKET)?;
         let channel = nic.context.completion_channel()?;
         // Each request may fail, and a failure completes although it was not signalled.
         let completions = nic.context.completion_queue_with(depth + RECEIVES, &channel)?;
@@ -67,7 +69,8 @@ impl Draft {
             .with_max_receive(RECEIVES)
             .with_max_inline(INLINE_BYTES as u32);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
-        // No memory is registered for the peer. Writes of no bytes need the right all the same.
+        // No memory is registered for the peer to write to, and reads have pairs of their own. Writes of no bytes need the right all the
+        // same.
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let queue_pair = new.init(&nic.port, &nic.settings, access)?;
         for slot in 0..RECEIVES {
@@ -88,6 +91,7 @@ impl Draft {
     /// `InvalidUsage` if the two devices cannot reach each other; those of the device.
     pub(in crate::message) fn connect(self, theirs: &Offer) -> Result<VerbsLink> {
         let queue_pair = self.queue_pair.connect(&theirs.address)?.ready_to_send()?;
-        Ok(VerbsLink { queue_pair, parts: self.parts })
+        let gives_keys = theirs.address.max_read_atomic > 0;
+        Ok(VerbsLink { queue_pair, parts: self.parts, gives_keys })
     }
 }

@@ -16,6 +16,8 @@
 //! shared receive queue would need less for idle peers, but a peer's credits would then stand for receives that others may have
 //! taken, and a peer that is too quick would meet none.
 //!
+//! Reads have queue pairs of their own, see [`pairs`]: a read that is refused ends its pair, and never the link.
+//!
 //! The TCP connection stays open and tells of the end of the peer's process. The completion channel is the doorbell.
 
 mod credits;
@@ -26,6 +28,8 @@ mod nic;
 mod offer;
 mod outbound;
 mod packet;
+mod pairs;
+mod reader;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod wire;

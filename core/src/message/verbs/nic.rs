@@ -1,9 +1,14 @@
 //! The RDMA device of a messenger.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::rdma::{Context, Port, ProtectionDomain, Settings, Verbs};
-use crate::sync::OnceLock;
+use crate::sync::{AtomicUsize, OnceLock, Ordering};
+
+/// Links of one messenger that read by their devices at a time; each holds memory for that. Further ones are sent the data.
+pub(super) const MAX_READERS: usize = 64;
 
 /// Whether a messenger uses an RDMA device, and which.
 #[derive(Clone, Debug, Default)]
@@ -25,9 +30,38 @@ pub(in crate::message) struct Nic {
     pub(super) settings: Settings,
     /// The error that ended all links of the device.
     failed: OnceLock<Error>,
+    /// Links that read by it.
+    readers: AtomicUsize,
+}
+
+/// A place among the links that read by the device.
+#[derive(Debug)]
+pub(super) struct Place {
+    nic: Arc<Nic>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.nic.readers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Nic {
+    /// A place for one more link that reads.
+    ///
+    /// # Errors
+    /// `Exhausted` if there are too many.
+    pub(super) fn place(self: &Arc<Self>) -> Result<Place> {
+        let add = |count: usize| (count < MAX_READERS).then_some(count + 1);
+        match self.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(_) => Ok(Place { nic: self.clone() }),
+            Err(_) => {
+                let text = format!("{MAX_READERS} links read by device {} already", self.name());
+                Err(Error::new(ErrorKind::Exhausted, "read", text))
+            }
+        }
+    }
+
     /// Opens the first device of `choice` that has an active port.
     ///
     /// # Errors
@@ -57,7 +91,8 @@ impl Nic {
         let context = context?;
         let port = context.active_port(settings)?;
         let domain = context.protection_domain()?;
-        Ok(Self { context, domain, port, settings: settings.clone(), failed: OnceLock::default() })
+        let (failed, readers) = (OnceLock::default(), AtomicUsize::new(0));
+        Ok(Self { context, domain, port, settings: settings.clone(), failed, readers })
     }
 
     /// The device's name.

@@ -6,7 +6,8 @@ use super::credits::RECEIVES;
 use crate::rdma::QpAddress;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
-const VERSION: u16 = 1;
+/// Since version 2, a side whose address says that it serves reads gives keys of exposed memory to those who ask.
+const VERSION: u16 = 2;
 
 /// A queue pair whose receives are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

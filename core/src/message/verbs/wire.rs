@@ -14,9 +14,11 @@ use super::memory::Slots;
 use super::nic::Nic;
 use super::outbound::Outbound;
 use super::packet::{Header, broken};
+use super::pairs::Pairs;
 use super::{PACKET, RECEIVE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::head::Head;
+use crate::message::one_sided::OneSided;
 use crate::message::tcp::Liveness;
 use crate::message::wire::{Sink, Wire};
 use crate::net::RawStream;
@@ -33,6 +35,8 @@ pub(in crate::message) struct VerbsWire {
     // The queue pair in it ends before the memory of its requests.
     state: Mutex<State>,
     inbound: Mutex<Inbound>,
+    /// The pairs for reads.
+    pairs: Pairs,
     completions: CompletionQueue,
     channel: CompletionChannel,
     slots: Slots,
@@ -72,7 +76,7 @@ impl VerbsWire {
         link: VerbsLink,
         timeout: Option<Duration>,
     ) -> Self {
-        let VerbsLink { queue_pair, parts } = link;
+        let VerbsLink { queue_pair, parts, gives_keys } = link;
         let Parts { completions, channel, slots, sends, depth, longest, nic } = parts;
         let state = State {
             outbound: Outbound::new(queue_pair, sends, depth),
@@ -89,6 +93,7 @@ impl VerbsWire {
         Self {
             state: Mutex::new(state),
             inbound: Mutex::new(Inbound::new(longest)),
+            pairs: Pairs::new(nic.clone(), &completions, &channel, gives_keys),
             completions,
             channel,
             slots,
@@ -228,7 +233,7 @@ impl State {
         }
         let slot = (completion.id & !RECEIVE) as u32;
         // SAFETY: the receive has completed, so that the device does not write there until it is posted again.
-        let header = Header::decode(unsafe { slots.packet(slot, done.bytes as usize) })?;
+        let header = Header::decode(unsafe { slots.bytes(slot, done.bytes as usize) })?;
         self.credits.arrived(header.returned, header.length > 0)?;
         if header.length > 0 {
             self.arrived.push_back((slot, header.length as usize));
@@ -303,7 +308,7 @@ impl Wire for VerbsWire {
         while let Some(&(slot, length)) = state.arrived.front() {
             drop(state);
             // SAFETY: the receive has completed, and is posted again only below, by this thread: it holds the lock of `inbound`.
-            let packet = unsafe { self.slots.packet(slot, Header::BYTES + length) };
+            let packet = unsafe { self.slots.bytes(slot, Header::BYTES + length) };
             let outcome = inbound.take(&packet[Header::BYTES..], SHARE - given, sink);
             state = lock(&self.state);
             let (count, taken) = outcome.map_err(|error| state.fail(error))?;
@@ -329,6 +334,7 @@ impl Wire for VerbsWire {
         let moved = self.poll(&mut state)? > 0;
         let made_room = state.take_room();
         Ok(moved
+            || self.pairs.arm()?
             || made_room
             || !state.arrived.is_empty()
             || state.failure.is_some()
@@ -353,6 +359,10 @@ impl Wire for VerbsWire {
         self.liveness.check(&*self.socket)
     }
 
+    fn one_sided(&self) -> Option<&dyn OneSided> {
+        Some(&self.pairs)
+    }
+
     fn has_arrived(&self) -> bool {
         let mut state = lock(&self.state);
         // An error shows when the link is read or kicked; nothing more arrives then.
@@ -364,6 +374,9 @@ impl Wire for VerbsWire {
         self.closed.store(true, Ordering::Relaxed);
         // A socket whose peer is gone needs no shutdown.
         let _ = self.socket.shutdown(both);
+        if both {
+            self.pairs.close();
+        }
         if both && let Err(error) = lock(&self.state).outbound.queue_pair().abort() {
             log::debug!("a queue pair was left to end by itself: {error}");
         }

@@ -1,0 +1,60 @@
+//! The contract between reads and the devices that make them: one side reads the memory of the other, whose program and library do
+//! nothing for it.
+
+use super::lent::Lent;
+use crate::error::Result;
+use crate::rdma::{MemoryRegion, QpAddress, RemoteRange};
+
+/// The longest piece that a device reads at a time.
+pub(super) const PIECE: usize = 64 << 10;
+
+/// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it can do
+/// nothing but answer. What fails there ends the pair, and never the link.
+///
+/// The reader's calls come from one thread at a time.
+pub(super) trait OneSided: Send + Sync {
+    /// Whether it is worth while to ask for keys.
+    fn is_able(&self) -> bool;
+
+    /// Makes the reader's end of a pair, if there is none. Returns its address as long as the owner's end is not known.
+    ///
+    /// # Errors
+    /// `Exhausted` if too many links read so; those of the device. The owner sends the data then.
+    fn prepare(&self) -> Result<Option<QpAddress>>;
+
+    /// Connects the reader's end to the owner's.
+    ///
+    /// # Errors
+    /// Those of the device. The pair is gone then.
+    fn connect(&self, theirs: &QpAddress) -> Result<()>;
+
+    /// Whether the reader's end is connected.
+    fn is_connected(&self) -> bool;
+
+    /// Begins to read what `next` gives, each at most [`PIECE`] bytes long, while there is room.
+    ///
+    /// # Errors
+    /// Those of the device. The pair is gone then, with all that was begun.
+    fn begin(&self, next: &mut dyn FnMut() -> Result<Option<RemoteRange>>) -> Result<()>;
+
+    /// The oldest piece that was begun and not released, if it has come.
+    ///
+    /// # Errors
+    /// If the owner's device has refused one, or did not answer. The pair is gone then, with all that was begun.
+    fn take(&self) -> Result<Option<Lent>>;
+
+    /// Makes room for another piece. The caller has dropped the one that it took.
+    fn release(&self);
+
+    /// Makes the owner's end of a pair, in place of an earlier one, for the reader's end at `theirs`; returns its address.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn admit(&self, theirs: &QpAddress) -> Result<QpAddress>;
+
+    /// Lets the readers that know its key read `bytes`, until the result is dropped.
+    ///
+    /// # Errors
+    /// Those of the device, for instance if too little memory may be locked.
+    fn register(&self, bytes: &Lent) -> Result<MemoryRegion>;
+}

@@ -1,0 +1,76 @@
+//! One read from a peer's exposed memory.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::mappings::{Mapping, Mappings};
+use super::tokens::Token;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rdma::RemoteRegion;
+
+/// Told how a read ended; with the bytes if all came.
+pub(super) type Completion = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
+
+/// A read that has ended, before its completion has run.
+pub(super) struct Finished {
+    pub(super) completion: Completion,
+    pub(super) outcome: Result<Vec<u8>>,
+}
+
+/// A read under way.
+pub(super) struct Reading {
+    pub(super) id: u32,
+    pub(super) token: Token,
+    pub(super) offset: u64,
+    /// The place for the bytes; moves to `landing` with the first of them.
+    pub(super) into: Vec<u8>,
+    pub(super) length: usize,
+    pub(super) got: usize,
+    /// Bytes that the device has been asked for.
+    pub(super) begun: usize,
+    pub(super) way: Way,
+    pub(super) deadline: Deadline,
+    /// `None` once it was told early: cancelled, or too late.
+    pub(super) completion: Option<Completion>,
+}
+
+/// How a read gets its bytes.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    /// The owner sends them.
+    Data,
+    /// This side copies them once the memory is mapped.
+    Shared,
+    Mapped(Arc<Mapping>),
+    /// This side's device may read them; it is not chosen yet.
+    Open,
+    /// This side's device reads them.
+    Fetched(RemoteRegion),
+}
+
+/// The reads of one link, in the order of the calls.
+pub(super) type Queue = VecDeque<Reading>;
+
+impl Reading {
+    /// Looks whether the memory is mapped.
+    pub(super) fn find(&mut self, mappings: &mut Mappings) {
+        if matches!(self.way, Way::Shared)
+            && let Some(mapping) = mappings.get(&self.token)
+        {
+            self.way = Way::Mapped(mapping);
+        }
+    }
+}
+
+/// The read to which data comes, which must be `id`.
+pub(super) fn oldest(queue: &mut Queue, asked: usize, id: u32) -> Result<&mut Reading> {
+    let reading = queue.front_mut().filter(|reading| asked > 0 && reading.id == id);
+    reading.ok_or_else(|| broken(format!("an answer to read {id}, which is not the next one to be answered")))
+}
+
+/// The error for a peer that does not keep to the protocol.
+pub(super) fn broken(text: String) -> Error {
+    Error::new(ErrorKind::Remote, "progress", text)
+}

@@ -1,0 +1,222 @@
+//! The queue pairs of a link for reads: this side's end of the one by which it reads, and its end of the one by which its peer does.
+//!
+//! Both are made when the first key is wanted. A read that the owner's device refuses, because the memory is not exposed any more, moves both
+//! ends of its pair to the error state; that is why messages have another one. The reader then makes a new pair, with a new key.
+//!
+//! The owner's end is never ready to send, and gives the right to read, nothing else: of memory that is registered for that, to those
+//! who name its address and key. Both come with the key. The address is made up, with 40 random bits, so that a peer that
+//! guesses keys finds nothing, and loses its pair at each attempt.
+
+use std::sync::Arc;
+
+use super::nic::Nic;
+use super::reader::{Reader, Unconnected};
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::lent::Lent;
+use crate::message::one_sided::OneSided;
+use crate::net::random_bytes;
+use crate::rdma::{
+    Access, CompletionChannel, CompletionQueue, MemoryRegion, QpAddress, QpOptions, QueuePair,
+    ReadyToReceive, RemoteRange,
+};
+use crate::sync::{Mutex, lock};
+
+/// Pairs that fail one after the other before a piece has come on any, after which no more are made.
+const MAX_FAILURES: u32 = 3;
+/// The bits of an address that stay as they are: those within a huge page, so that the device may map by huge pages.
+const KEPT_BITS: u32 = 21;
+const RANDOM_BITS: u32 = 40;
+
+/// The pairs of one link.
+#[derive(Debug)]
+pub(super) struct Pairs {
+    reader: Mutex<State>,
+    /// The owner's end.
+    owner: Mutex<Option<QueuePair<ReadyToReceive>>>,
+    /// On which nothing of the owner's end ever completes.
+    completions: CompletionQueue,
+    channel: CompletionChannel,
+    /// Whether both sides' devices can do it.
+    possible: bool,
+    nic: Arc<Nic>,
+}
+
+/// The reader's end.
+#[derive(Debug)]
+struct State {
+    end: End,
+    /// Pairs that have failed since a piece has come.
+    failures: u32,
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum End {
+    None,
+    Unconnected(Box<Unconnected>),
+    Connected(Box<Reader>),
+}
+
+impl Pairs {
+    /// None yet, on a link whose requests complete on `completions`, which wakes `channel`. The peer `gives_keys` or does not.
+    pub(super) fn new(
+        nic: Arc<Nic>,
+        completions: &CompletionQueue,
+        channel: &CompletionChannel,
+        gives_keys: bool,
+    ) -> Self {
+        let most = nic.settings.max_read_atomic.min(nic.context.attributes().max_read_atomic_out);
+        Self {
+            reader: Mutex::new(State { end: End::None, failures: 0, closed: false }),
+            owner: Mutex::new(None),
+            completions: completions.clone(),
+            channel: channel.clone(),
+            possible: gives_keys && most > 0,
+            nic,
+        }
+    }
+
+    /// Has the next piece that comes wake the channel. True if one has come, or if the pair has failed.
+    pub(super) fn arm(&self) -> Result<bool> {
+        match &mut lock(&self.reader).end {
+            // The failure shows when the next piece is taken.
+            End::Connected(reader) => Ok(reader.arm().unwrap_or(true)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Ends both.
+    pub(super) fn close(&self) {
+        let mut reader = lock(&self.reader);
+        reader.closed = true;
+        let end = std::mem::replace(&mut reader.end, End::None);
+        drop(reader);
+        let owner = lock(&self.owner).take();
+        drop((end, owner));
+    }
+
+    /// The number of the reader's end.
+    #[cfg(test)]
+    pub(super) fn number(&self) -> Option<u32> {
+        match &lock(&self.reader).end {
+            End::Connected(reader) => Some(reader.number()),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// Ends the pair if `outcome` is an error.
+    fn checked<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        if let End::Connected(reader) = &self.end
+            && reader.is_proven()
+        {
+            self.failures = 0;
+        }
+        if outcome.is_err() {
+            self.failures += 1;
+            self.end = End::None;
+        }
+        outcome
+    }
+
+    fn connected<T>(&mut self, act: impl FnOnce(&mut Reader) -> Result<T>) -> Result<T> {
+        let End::Connected(reader) = &mut self.end else {
+            return Err(Error::new(ErrorKind::PeerLost, "read", "the pair for reads was closed"));
+        };
+        let outcome = act(reader);
+        self.checked(outcome)
+    }
+}
+
+impl OneSided for Pairs {
+    fn is_able(&self) -> bool {
+        self.possible && lock(&self.reader).failures < MAX_FAILURES
+    }
+
+    fn prepare(&self) -> Result<Option<QpAddress>> {
+        let mut state = lock(&self.reader);
+        if state.closed {
+            return Err(Error::new(ErrorKind::PeerLost, "read", "the link has ended"));
+        }
+        if let End::None = state.end {
+            let made = Unconnected::new(&self.nic, &self.channel);
+            // Places become free again; what else fails here is likely to fail again.
+            state.failures +=
+                u32::from(made.as_ref().is_err_and(|error| error.kind() != ErrorKind::Exhausted));
+            state.end = End::Unconnected(Box::new(made?));
+        }
+        match &state.end {
+            End::Unconnected(end) => Ok(Some(end.address())),
+            _ => Ok(None),
+        }
+    }
+
+    fn connect(&self, theirs: &QpAddress) -> Result<()> {
+        let mut state = lock(&self.reader);
+        let End::Unconnected(end) = std::mem::replace(&mut state.end, End::None) else {
+            let text = "the owner has made an end of a pair that nobody asked for";
+            return state.checked(Err(Error::new(ErrorKind::Remote, "read", text)));
+        };
+        let connected = end.connect(theirs);
+        let reader = state.checked(connected)?;
+        state.end = End::Connected(Box::new(reader));
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        matches!(lock(&self.reader).end, End::Connected(_))
+    }
+
+    fn begin(&self, next: &mut dyn FnMut() -> Result<Option<RemoteRange>>) -> Result<()> {
+        lock(&self.reader).connected(|reader| reader.begin(next))
+    }
+
+    fn take(&self) -> Result<Option<Lent>> {
+        lock(&self.reader).connected(Reader::take)
+    }
+
+    fn release(&self) {
+        if let End::Connected(reader) = &mut lock(&self.reader).end {
+            reader.release();
+        }
+    }
+
+    fn admit(&self, theirs: &QpAddress) -> Result<QpAddress> {
+        let nic = &self.nic;
+        let options = QpOptions::default().with_max_send(1).with_max_inline(0);
+        let new = nic.domain.queue_pair(&options, &self.completions, &self.completions)?;
+        let end = new.init(&nic.port, &nic.settings, Access::REMOTE_READ)?;
+        let address = end.address();
+        let earlier = lock(&self.owner).replace(end.connect(theirs)?);
+        drop(earlier);
+        Ok(address)
+    }
+
+    fn register(&self, bytes: &Lent) -> Result<MemoryRegion> {
+        let (address, keep) = (bytes.address().cast_mut(), Arc::new(bytes.clone()));
+        let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
+        // SAFETY: the region keeps a share in the owner of the bytes, which stay readable and where they are as long as that lives. The
+        // device only reads them, here and for the peer, which tolerates everything that `Lent` allows others to do.
+        unsafe { self.nic.domain.register_as(address, bytes.len(), named, Access::REMOTE_READ, keep) }
+    }
+}
+
+/// The address by which peers name memory at `address`: `random` bits above those within a huge page.
+fn made_up(address: u64, random: u64) -> u64 {
+    let kept = address & ((1 << KEPT_BITS) - 1);
+    kept | (random & ((1 << RANDOM_BITS) - 1)) << KEPT_BITS
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_made_up_above_the_bits_of_a_huge_page() {
+        assert_eq!(made_up(0x7f12_3456_789a, 0), 0x0016_789a);
+        assert_eq!(made_up(0x7f12_3456_789a, u64::MAX), (1 << 61) - (1 << 21) + 0x0016_789a);
+        // The longest memory does not wrap around.
+        assert!(made_up(u64::MAX, u64::MAX).checked_add(1 << 62).is_some());
+    }
+}

@@ -1,0 +1,146 @@
+//! The reader's end of a pair for reads, and the memory into which its device reads.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::memory::Slots;
+use super::nic::{Nic, Place};
+use crate::error::Result;
+use crate::message::lent::Lent;
+use crate::message::one_sided::PIECE;
+use crate::rdma::{
+    Access, Batch, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, ReadyToSend,
+    RemoteRange,
+};
+
+/// Pieces that one link reads at a time: with [`PIECE`], into 1 MiB.
+pub(super) const PIECES: u32 = 16;
+
+/// An end whose peer is not known.
+#[derive(Debug)]
+pub(super) struct Unconnected {
+    queue_pair: QueuePair<Init>,
+    kit: Kit,
+}
+
+/// The memory and the completion queue.
+#[derive(Debug)]
+struct Kit {
+    completions: CompletionQueue,
+    slots: Arc<Slots>,
+    _place: Place,
+}
+
+/// A connected end. Pieces come in the order in which they were begun; the one of number `n` is in slot `n % PIECES`.
+#[derive(Debug)]
+pub(super) struct Reader {
+    // The queue pair ends before the memory that it writes to.
+    queue_pair: QueuePair<ReadyToSend>,
+    kit: Kit,
+    batch: Batch,
+    lengths: [u32; PIECES as usize],
+    /// Numbers of pieces: the next one to begin, the next one to come, the next one to release.
+    begun: u64,
+    come: u64,
+    released: u64,
+    /// Pieces that may be on their way.
+    depth: u64,
+}
+
+impl Unconnected {
+    /// An end on `nic`, whose completions wake `channel`.
+    pub(super) fn new(nic: &Arc<Nic>, channel: &CompletionChannel) -> Result<Self> {
+        let place = nic.place()?;
+        let slots = Arc::new(Slots::new(&nic.domain, PIECES, PIECE)?);
+        let completions = nic.context.completion_queue_with(PIECES, channel)?;
+        let options = QpOptions::default().with_max_send(PIECES).with_max_inline(0);
+        let new = nic.domain.queue_pair(&options, &completions, &completions)?;
+        // The peer may do nothing here.
+        let queue_pair = new.init(&nic.port, &nic.settings, Access::LOCAL_WRITE)?;
+        Ok(Self { queue_pair, kit: Kit { completions, slots, _place: place } })
+    }
+
+    pub(super) fn address(&self) -> QpAddress {
+        self.queue_pair.address()
+    }
+
+    /// Connects it to the owner's end.
+    pub(super) fn connect(self, theirs: &QpAddress) -> Result<Reader> {
+        let queue_pair = self.queue_pair.connect(theirs)?.ready_to_send()?;
+        let depth = u64::from(queue_pair.max_reads()).min(PIECES.into());
+        if depth == 0 {
+            let text = "the owner's device serves no reads";
+            return Err(crate::Error::new(crate::ErrorKind::Unsupported, "read", text));
+        }
+        let batch = Batch::with_capacity(PIECES as usize);
+        let (lengths, begun, come, released) = ([0; PIECES as usize], 0, 0, 0);
+        Ok(Reader { queue_pair, kit: self.kit, batch, lengths, begun, come, released, depth })
+    }
+}
+
+impl Reader {
+    /// Begins what `next` gives while there is room.
+    pub(super) fn begin(&mut self, next: &mut dyn FnMut() -> Result<Option<RemoteRange>>) -> Result<()> {
+        while self.begun - self.come < self.depth && self.begun - self.released < PIECES.into() {
+            let Some(from) = next()? else { break };
+            let slot = (self.begun % u64::from(PIECES)) as usize;
+            let into = self.kit.slots.range(slot as u32, from.len() as usize)?;
+            self.batch.read(into, from)?.id(self.begun).signalled();
+            self.lengths[slot] = from.len() as u32;
+            self.begun += 1;
+        }
+        self.queue_pair.post(&mut self.batch).map_err(|error| error.error)
+    }
+
+    /// Counts what has come. Returns whether there is a piece to take.
+    pub(super) fn poll(&mut self) -> Result<bool> {
+        if self.begun > self.come {
+            let (mut failure, mut come) = (None, 0);
+            self.kit.completions.poll(PIECES as usize, |completion| match completion.result {
+                Ok(_) => come += 1,
+                // The others follow it, flushed.
+                Err(error) => failure = failure.or(Some(error)),
+            })?;
+            self.come += come;
+            if let Some(failure) = failure {
+                return Err(failure.to_error("read"));
+            }
+        }
+        Ok(self.come > self.released)
+    }
+
+    /// The oldest piece that was not released, if it has come.
+    pub(super) fn take(&mut self) -> Result<Option<Lent>> {
+        if !self.poll()? {
+            return Ok(None);
+        }
+        let slot = (self.released % u64::from(PIECES)) as usize;
+        let (memory, length) = (self.kit.slots.slot(slot as u32), self.lengths[slot] as usize);
+        let address = NonNull::new(memory.as_ptr()).unwrap_or(NonNull::dangling());
+        // SAFETY: the slots live as long as the share in them, which is the owner here. The read into this one has completed, and the
+        // next one there is begun only after `release`, before which the caller drops the result (contract of `OneSided`).
+        Ok(Some(unsafe { Lent::new(address, length, true, self.kit.slots.clone()) }))
+    }
+
+    /// The oldest piece was used.
+    pub(super) fn release(&mut self) {
+        self.released += 1;
+    }
+
+    /// Whether any piece has ever come.
+    pub(super) fn is_proven(&self) -> bool {
+        self.come > 0
+    }
+
+    /// Has the next piece that comes wake the channel. True if one has come already.
+    pub(super) fn arm(&mut self) -> Result<bool> {
+        self.kit.completions.request_event()?;
+        self.poll()
+    }
+
+    /// The number of its queue pair.
+    #[cfg(test)]
+    pub(super) fn number(&self) -> u32 {
+        self.queue_pair.number()
+    }
+}
