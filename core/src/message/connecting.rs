@@ -4,6 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::address::Address;
 use super::carrier::Carrier;
@@ -20,6 +21,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::ready::wait_readable;
 use crate::net::{Claims, RawStream, purpose, tells_of_loss};
 use crate::sync::{lock, lock_until};
+
+/// For how long refusals over TCP may come from a host that is overloaded.
+const REFUSALS: Duration = Duration::from_secs(1);
 
 impl Core {
     /// The living peer of this rank and generation.
@@ -66,7 +70,10 @@ impl Core {
         if let Some(member) = self.dial_here(address, claims, deadline)? {
             return Ok(member);
         }
-        let stream = self.network.connect_tcp(&address.ips, claims, deadline).map_err(|error| {
+        // An address is known once its messenger listens, so a refusal never means "not yet". It must be told before the deadline.
+        let patience = REFUSALS.min(deadline.remaining() / 2);
+        let network = self.network.clone().with_patience(patience);
+        let stream = network.connect_tcp(&address.ips, claims, deadline).map_err(|error| {
             if error.kind() != ErrorKind::Timeout && tells_of_loss(&error) {
                 return Error::peer_lost("connect", rank, "nobody answers at its address").with_source(error);
             }
@@ -105,7 +112,9 @@ impl Core {
         if address.host != self.address.host || !path.exists() {
             return Ok(None);
         }
-        let stream = match self.network.connect_unix(path, claims, deadline) {
+        // A process that was killed leaves its socket's name behind. TCP has the last word.
+        let network = self.network.clone().with_patience(Duration::ZERO);
+        let stream = match network.connect_unix(path, claims, deadline) {
             Ok(stream) => stream,
             Err(error) => {
                 log::debug!("rank {} is not reached over shared memory: {error}", address.rank);
