@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::dispatch::{PeerEvent, dispatch, poll};
 use super::exposed::Exposed;
-use super::handlers::{Handler, Queue};
+use super::handlers::Queue;
 use super::memory::Memory;
 use super::messenger::Messenger;
 use super::received::Message;
@@ -22,22 +22,20 @@ impl Messenger {
     /// Runs `callback` for each message of `kind`, in [`dispatch`](Self::dispatch). Several threads may dispatch: messages of
     /// one peer come one after the other, in order, those of different peers may come at the same time. A callback may send, read and
     /// connect; while it runs, other messages of its peer wait, and nothing else. One that panics is logged; what follows is
-    /// dispatched all the same.
+    /// dispatched all the same. A callback stays registered as long as the messenger.
     ///
     /// # Errors
-    /// `InvalidUsage` if something is registered for `kind` already.
+    /// `InvalidUsage` if something is registered for `kind` already; a queue only until its last clone is dropped.
     pub fn on(&self, kind: u16, callback: impl Fn(Message) + Send + Sync + 'static) -> Result<()> {
-        self.core.engine.handlers.set("on", kind, Handler::Callback(Box::new(callback)))
+        self.core.engine.handlers.set_callback("on", kind, callback)
     }
 
-    /// Collects messages of `kind` for those who poll.
+    /// Collects messages of `kind` for those who poll. Once the last clone of the queue is dropped, `kind` can be registered again.
     ///
     /// # Errors
     /// `InvalidUsage` if something is registered for `kind` already.
     pub fn queue(&self, kind: u16) -> Result<Queue> {
-        let (queue, handler) = Queue::new();
-        self.core.engine.handlers.set("queue", kind, handler)?;
-        Ok(queue)
+        self.core.engine.handlers.set_queue("queue", kind)
     }
 
     /// Runs `callback`, in [`dispatch`](Self::dispatch), when a peer has connected to this messenger, before the messages that it

@@ -16,17 +16,39 @@ pub(super) enum Handler {
     Queue(Arc<Waiting>),
 }
 
-/// Messages that wait for those who poll; `None` once nobody does any more.
-pub(super) struct Waiting(Mutex<Option<VecDeque<Message>>>);
+/// Messages that wait for those who poll.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// `None` while nobody polls.
+    messages: Mutex<Option<VecDeque<Message>>>,
+    /// The callback that was registered after the last queue was dropped. Set with `messages` locked.
+    then: OnceLock<Handler>,
+}
 
 impl Waiting {
     /// Adds the message that `make` makes. False if nobody takes messages any more.
     pub(super) fn add(&self, make: impl FnOnce() -> Message) -> bool {
-        lock(&self.0).as_mut().map(|messages| messages.push_back(make())).is_some()
+        lock(&self.messages).as_mut().map(|messages| messages.push_back(make())).is_some()
+    }
+
+    /// A new queue of these messages; `None` while there is one, or a callback.
+    fn open(self: &Arc<Self>) -> Option<Queue> {
+        let mut messages = lock(&self.messages);
+        if messages.is_some() || self.then.get().is_some() {
+            return None;
+        }
+        *messages = Some(VecDeque::new());
+        Some(Queue { receiver: Arc::new(Receiver(self.clone())) })
+    }
+
+    /// Has `callback` take what follows; false while there is a queue, or another callback.
+    fn follow(&self, callback: Handler) -> bool {
+        let messages = lock(&self.messages);
+        messages.is_none() && self.then.set(callback).is_ok()
     }
 }
 
-/// All kinds; looked up without a lock. A registration stays for good.
+/// All kinds; looked up without a lock. A callback stays for good, a queue until it is dropped.
 pub(super) struct Handlers {
     pages: Box<[OnceLock<Box<Page>>]>,
 }
@@ -42,30 +64,62 @@ impl Default for Handlers {
 impl Handlers {
     #[inline]
     pub(super) fn get(&self, kind: u16) -> Option<&Handler> {
-        self.pages[usize::from(kind) / PAGE].get()?[usize::from(kind) % PAGE].get()
+        match self.pages[usize::from(kind) / PAGE].get()?[usize::from(kind) % PAGE].get()? {
+            first @ Handler::Queue(waiting) => Some(waiting.then.get().unwrap_or(first)),
+            callback @ Handler::Callback(_) => Some(callback),
+        }
     }
 
-    /// Registers `handler` for `kind`.
-    pub(super) fn set(&self, op: &'static str, kind: u16, handler: Handler) -> Result<()> {
+    /// Registers `callback` for `kind`.
+    pub(super) fn set_callback(
+        &self,
+        op: &'static str,
+        kind: u16,
+        callback: impl Fn(Message) + Send + Sync + 'static,
+    ) -> Result<()> {
+        let slot = self.slot(kind);
+        let done = match slot.and_then(|slot| Some((slot, slot.set(Handler::Callback(Box::new(callback)))))) {
+            Some((_, Ok(()))) => true,
+            Some((slot, Err(callback))) => match slot.get() {
+                Some(Handler::Queue(waiting)) => waiting.follow(callback),
+                _ => false,
+            },
+            None => false,
+        };
+        if done { Ok(()) } else { Err(taken(op, kind)) }
+    }
+
+    /// Registers a queue for `kind`.
+    pub(super) fn set_queue(&self, op: &'static str, kind: u16) -> Result<Queue> {
+        let first = self.slot(kind).and_then(|slot| {
+            // Fails if something was registered before.
+            let _ = slot.set(Handler::Queue(Arc::default()));
+            slot.get()
+        });
+        match first {
+            Some(Handler::Queue(waiting)) => waiting.open().ok_or_else(|| taken(op, kind)),
+            _ => Err(taken(op, kind)),
+        }
+    }
+
+    fn slot(&self, kind: u16) -> Option<&OnceLock<Handler>> {
         let page = &self.pages[usize::from(kind) / PAGE];
         if page.get().is_none() {
             // Another thread may have been faster; one of the two pages is used.
             let _ = page.set(Box::new(std::array::from_fn(|_| OnceLock::default())));
         }
-        let slot = page.get().and_then(|page| page.get(usize::from(kind) % PAGE));
-        match slot.map(|slot| slot.set(handler)) {
-            Some(Ok(())) => Ok(()),
-            _ => {
-                Err(Error::usage(op, format!("something is registered for messages of kind {kind} already")))
-            }
-        }
+        page.get()?.get(usize::from(kind) % PAGE)
     }
+}
+
+fn taken(op: &'static str, kind: u16) -> Error {
+    Error::usage(op, format!("something is registered for messages of kind {kind} already"))
 }
 
 /// Messages of one kind, in the order in which they arrived, for those who poll instead of registering a callback.
 ///
 /// When the last clone is dropped, messages that wait are dropped, and later ones are answered like those of a kind that nothing
-/// is registered for.
+/// is registered for, until the kind is registered again: then a new queue, or a callback, gets those that follow.
 #[derive(Clone)]
 pub struct Queue {
     receiver: Arc<Receiver>,
@@ -76,7 +130,7 @@ struct Receiver(Arc<Waiting>);
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let messages = lock(&self.0.0).take();
+        let messages = lock(&self.0.messages).take();
         for message in messages.into_iter().flatten() {
             // Their senders must not wait until they are taken.
             message.peer.member.release(1, message.bytes().len());
@@ -85,21 +139,16 @@ impl Drop for Receiver {
 }
 
 impl Queue {
-    pub(super) fn new() -> (Self, Handler) {
-        let waiting = Arc::new(Waiting(Mutex::new(Some(VecDeque::new()))));
-        (Self { receiver: Arc::new(Receiver(waiting.clone())) }, Handler::Queue(waiting))
-    }
-
     /// The oldest message, if there is one. Only progress brings new ones.
     pub fn try_recv(&self) -> Option<Message> {
-        let message = lock(&self.receiver.0.0).as_mut()?.pop_front()?;
+        let message = lock(&self.receiver.0.messages).as_mut()?.pop_front()?;
         message.peer.member.release(1, message.bytes().len());
         Some(message)
     }
 
     /// How many messages wait.
     pub fn len(&self) -> usize {
-        lock(&self.receiver.0.0).as_ref().map_or(0, VecDeque::len)
+        lock(&self.receiver.0.messages).as_ref().map_or(0, VecDeque::len)
     }
 
     /// Whether none wait.

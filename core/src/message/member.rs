@@ -363,7 +363,7 @@ impl Member {
         self.has_unknown.store(!unknown.is_empty(), Ordering::Release);
         let text = format!(
             "rank {} had nothing registered for kind {kind} and dropped an earlier message: register it there with `on` or \
-             `queue` before the messenger's first progress",
+             `queue` before the messenger's first progress, and again when its queue has been dropped",
             self.rank
         );
         Err(Error::new(ErrorKind::Remote, op, text).with_peer(self.rank))

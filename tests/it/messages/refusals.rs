@@ -82,6 +82,60 @@ pub(super) fn registered_twice(rig: &Rig) {
     assert!(queue.try_recv().is_none());
 }
 
+/// The kind of a queue that was dropped can be registered again, as a queue or a callback. Messages that come in between are gone, and
+/// their sender is told once.
+pub(super) fn registered_again(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let (peer, marks, both) = (connect(&a, &b), Log::of(&b, 2), [&a, &b]);
+    // Sends until the sender has been told of a message that was dropped, and once more. Returns how many left.
+    let told_once = |bytes: &[u8]| {
+        let (mut sent, mut told) = (1, None);
+        until(&both, || {
+            match peer.send(1, bytes) {
+                Ok(Sent::Done) => sent += 1,
+                Ok(Sent::Retry(_)) => {}
+                Err(error) => told = Some(error),
+            }
+            told.is_some()
+        });
+        let told = told.unwrap();
+        assert_eq!((told.kind(), told.peer()), (ErrorKind::Remote, Some(1)), "{told}");
+        assert!(told.message().contains("again when its queue has been dropped"), "{told}");
+        send(&both, &peer, 1, bytes);
+        sent
+    };
+    for round in 0..3_u8 {
+        let queue = b.queue(1).unwrap();
+        let clone = queue.clone();
+        let count = if round > 0 {
+            told_once(&[round])
+        } else {
+            send(&both, &peer, 1, &[round]);
+            1
+        };
+        until(&both, || queue.len() == count);
+        while let Some(message) = queue.try_recv() {
+            assert_eq!(message.bytes(), [round], "what came in between is gone");
+        }
+        // Another clone still polls.
+        drop(queue);
+        assert_eq!(b.queue(1).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        assert_eq!(b.on(1, drop).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        send(&both, &peer, 1, b"dropped with the queue");
+        until(&both, || !clone.is_empty());
+        drop(clone);
+        send(&both, &peer, 1, b"in between");
+        send(&both, &peer, 2, b"behind it");
+        until(&both, || marks.len() == usize::from(round) + 1);
+    }
+    let seen = Log::of(&b, 1);
+    let count = told_once(b"to the callback");
+    until(&both, || seen.len() == count);
+    assert!(seen.take().iter().all(|bytes| bytes == b"to the callback"));
+    assert_eq!(b.queue(1).unwrap_err().kind(), ErrorKind::InvalidUsage, "a callback stays");
+    assert_eq!(b.on(1, drop).unwrap_err().kind(), ErrorKind::InvalidUsage);
+}
+
 pub(super) fn other_secrets(rig: &Rig) {
     let a = rig.messenger(0);
     let others = rig.config().with_secret(Secret::random().unwrap());
