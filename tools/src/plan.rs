@@ -84,7 +84,7 @@ impl Passes {
 
 /// Why a file gives no plan.
 enum Unread {
-    /// It is not there, or no text.
+    /// It cannot be read.
     File,
     /// It holds no plan.
     Plan,
@@ -115,14 +115,16 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
 
 /// Reads a plan; says why if that fails.
 fn read(path: &Path) -> Result<Plan, Unread> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let says = |error: &dyn std::fmt::Display, why| {
         say(format_args!("aqueduct: {}: {error}", path.display()));
-        Unread::File
+        why
+    };
+    let bytes = std::fs::read(path).map_err(|error| says(&error, Unread::File))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        says(&format_args!("byte {at} is no UTF-8 text, and a plan file is"), Unread::Plan)
     })?;
-    file::read(&text).map_err(|error| {
-        say(format_args!("aqueduct: {}: {error}", path.display()));
-        Unread::Plan
-    })
+    file::read(&text).map_err(|error| says(&error, Unread::Plan))
 }
 
 fn with(path: &Path, then: impl FnOnce(&Plan) -> Result<ExitCode>) -> Result<ExitCode> {

@@ -43,6 +43,12 @@ fn right_and_wrong_plans() {
         .exited(1)
         .prints(&["right: 2 ranks", "deadlock: rank 1 block 0 operation 1: waits for ever for packets"]);
     run(&mut aqueduct(&["plan", "check", torn])).exited(1).says(&["line ", "column "]);
+    // A file that is there and no text is a wrong plan, too.
+    let noise = file("noise", "");
+    std::fs::write(&noise, b"{\"name\": \"\xff\"}").unwrap();
+    let noise = noise.to_str().unwrap();
+    run(&mut aqueduct(&["plan", "check", noise])).exited(1).says(&["byte 10 is no UTF-8 text"]);
+    run(&mut aqueduct(&["plan", "show", noise])).exited(1).says(&["byte 10 is no UTF-8 text"]);
     run(&mut aqueduct(&["plan", "check", "/nonexistent", wrong]))
         .exited(2)
         .says(&["/nonexistent: No such file"]);
