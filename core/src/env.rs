@@ -190,7 +190,10 @@ impl Env {
             )?,
             scratch_bytes: match text("SCRATCH_BYTES") {
                 None => SCRATCH_BYTES,
-                Some(v) => v.trim().parse().map_err(|_| invalid("SCRATCH_BYTES", &v, "a number of bytes"))?,
+                Some(v) => match v.trim().parse() {
+                    Ok(bytes @ 1..) => bytes,
+                    _ => return Err(invalid("SCRATCH_BYTES", &v, "a number of bytes, at least 1")),
+                },
             },
             cache: text("CACHE").map(PathBuf::from),
             tuning: text("TUNING").map(PathBuf::from),
@@ -202,9 +205,14 @@ impl Env {
             peer_timeout: match text("PEER_TIMEOUT") {
                 None => Some(Duration::from_secs(3)),
                 Some(v) if v.trim() == "0" => None,
-                Some(v) => Some(
-                    time(&v).map_err(|_| invalid("PEER_TIMEOUT", &v, &format!("{TIME}, or 0 for never")))?,
-                ),
+                Some(v) => match time(&v) {
+                    Ok(time) if time >= SHORTEST_PEER_TIMEOUT => Some(time),
+                    _ => {
+                        let least = SHORTEST_PEER_TIMEOUT.as_secs_f64();
+                        let wanted = format!("{TIME}, at least {least} seconds, or 0 for never");
+                        return Err(invalid("PEER_TIMEOUT", &v, &wanted));
+                    }
+                },
             },
             peer_timeout_is_set: text("PEER_TIMEOUT").is_some(),
             message_eager: number("MESSAGE_EAGER", text("MESSAGE_EAGER"), 1..=MAX_EAGER)?,
@@ -314,8 +322,12 @@ fn ours() -> BTreeMap<String, String> {
     std::env::vars_os().map(|(n, v)| (text(n), text(v))).filter(|(n, _)| n.starts_with(PREFIX)).collect()
 }
 
+/// The shortest time of silence after which a rank may count as lost: signs of life are up to so far apart.
+pub(crate) const SHORTEST_PEER_TIMEOUT: Duration = Duration::from_millis(1250);
+
 /// Bytes of scratch of all plans of a communicator.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 30;
+
 /// The longest message that may be sent at once.
 const MAX_EAGER: u32 = 64 << 10;
 
@@ -414,6 +426,7 @@ mod tests {
             ("TIMEOUT", "soon", "positive number of seconds"),
             ("TIMEOUT", "nan", "positive number of seconds"),
             ("PEER_TIMEOUT", "never", "0 for never"),
+            ("PEER_TIMEOUT", "1.249", "at least 1.25 seconds, or 0 for never"),
             ("MESSAGE_EAGER", "0", "from 1 to 65536"),
             ("MESSAGE_EAGER", "65537", "from 1 to 65536"),
             ("MESSAGE_SHARED_MEMORY", "no", "1 or 0"),
@@ -423,6 +436,7 @@ mod tests {
             ("LOG", "loud", "off, error"),
             ("LOG", "info,net,^gpu", "all selected or all excluded"),
             ("SCRATCH_BYTES", "1G", "number of bytes"),
+            ("SCRATCH_BYTES", "0", "number of bytes, at least 1"),
             ("IB_PORT", "0", "from 1 to 255"),
             ("IB_PORT", "256", "from 1 to 255"),
             ("IB_PKEY", "65536", "from 0 to 65535"),

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use aqueduct::bootstrap::Launch;
+use aqueduct::collective::Tuning;
 use aqueduct::internals::env::Env;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -140,11 +141,29 @@ fn execute() -> Result<ExitCode> {
 
 /// Reads all settings and starts the log. A launcher does so before its ranks: a value that is refused is refused once.
 fn read_environment() -> Result<()> {
-    Env::get().map_err(|error| Refusal::new(error.message()))?;
+    let env = Env::get().map_err(|error| Refusal::new(error.message()))?;
+    // The software device reads its own variables, when it is first used.
+    cuda_soft::Config::from_env().map_err(Refusal::new)?;
+    if let Some(path) = &env.tuning {
+        let refused = |error: aqueduct::Error| {
+            let (path, cause) = (path.display(), cause(&error));
+            let wanted = "a table that `aqueduct tune` wrote, and nothing while it writes one";
+            Refusal::new(format_args!("AQUEDUCT_TUNING={path} is not valid; it takes {wanted} ({cause})"))
+        };
+        Tuning::read(path).map_err(refused)?;
+    }
     if let Err(error) = aqueduct::logging::init() {
         say(format_args!("aqueduct: {error}"));
     }
     Ok(())
+}
+
+/// An error without its operation and kind.
+fn cause(error: &aqueduct::Error) -> String {
+    match error.cause() {
+        Some(cause) => format!("{}: {cause}", error.message()),
+        None => error.message().to_owned(),
+    }
 }
 
 /// Prints the help or version that was asked for, or what is wrong with the arguments.

@@ -35,7 +35,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "AQUEDUCT_SCRATCH_BYTES",
         "67108864",
-        "limit of scratch memory per communicator and rank, in bytes",
+        "limit of scratch memory per communicator and rank, in bytes, at least 1",
     ),
     variable(
         "AQUEDUCT_CACHE",

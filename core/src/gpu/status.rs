@@ -23,7 +23,11 @@ pub(crate) fn error(table: &DriverTable, software: bool, function: &'static str,
     let name = lookup(table.cuGetErrorName, result).unwrap_or_else(|| "an unknown error".into());
     let text = lookup(table.cuGetErrorString, result).unwrap_or_else(|| "no description".into());
     let mut message = format!("{function} returned {name} ({}): {text}", result.0);
-    if let Some(hint) = hint(result, software) {
+    if software && function == "cuInit" && result == CUresult::CUDA_ERROR_INVALID_VALUE {
+        message.push_str(
+            "; a variable AQUEDUCT_SOFT_* has a bad value: standard error names it and what it takes",
+        );
+    } else if let Some(hint) = hint(result, software) {
         message.push_str("; ");
         message.push_str(hint);
     }

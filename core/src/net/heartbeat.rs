@@ -21,7 +21,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// life: debuggers need that, and so does the start of thousands of ranks on one machine.
 const BEAT: Duration = Duration::from_millis(500);
 /// The shortest time of silence after which a rank may count as lost: twice a beat, and the tick that sends it.
-pub(crate) const SHORTEST: Duration = Duration::from_millis(1250);
+pub(crate) const SHORTEST: Duration = crate::env::SHORTEST_PEER_TIMEOUT;
 /// If this much time passes between two clock reads, this process was stopped or starved, so a peer's silence is not the
 /// peer's fault.
 const GAP: Duration = Duration::from_secs(1);

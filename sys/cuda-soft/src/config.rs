@@ -111,12 +111,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the environment; variables that are not set keep their defaults.
+    /// Reads the environment; variables that are empty or not set keep their defaults.
     ///
     /// # Errors
     /// A sentence that names the variable whose value is invalid.
     pub fn from_env() -> Result<Self, String> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
     /// Like [`from_env`](Self::from_env), with `get` as the source of variables.

@@ -83,11 +83,11 @@ fn the_table_decides_and_says_so() {
     other.prints(&["a rule; the table", "is for NVIDIA H300", " 0 OK"]).says(&["it is passed over"]);
     // Of another version, and nonsense.
     fs::write(&table, "aqueduct-tuning 2\n").expect("room");
-    explained(&table).exited(1).says(&["line 1", "make it anew with `aqueduct tune`"]);
+    explained(&table).exited(2).says(&["line 1", "make it anew with `aqueduct tune`"]);
     ranks(&["tune", "-e", "512"], None).exited(2).says(&["messages from 1024 bytes on are measured"]);
-    with(soft, "all-reduce 2 many 0 2 2 0").exited(1).says(&["line 4: all-reduce needs ranks"]);
+    with(soft, "all-reduce 2 many 0 2 2 0").exited(2).says(&["line 4: all-reduce needs ranks"]);
     fs::remove_file(&table).expect("it was there");
-    explained(&table).exited(1).says(&["cannot read"]);
+    explained(&table).exited(2).says(&["cannot read"]);
 }
 
 /// Each rank reads the file of its own folder.
