@@ -3,6 +3,8 @@
 use super::driver::call;
 use super::event::Event;
 use super::keep::KeepAlive;
+use super::outcomes::Pending;
+use super::query::is_idle;
 use super::stream::Stream;
 use crate::error::Result;
 
@@ -32,6 +34,21 @@ impl Stream {
         self.wait_behind(event, [])?;
         self.outcomes().inherit(event.outcomes());
         Ok(())
+    }
+
+    /// Whether all its work is done. If so, it forgets what that work gave up, for the next who uses it: that is told to whoever
+    /// waits for events of the work.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) fn renew(&self) -> Result<bool> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        let idle = context.noted(is_idle(context.driver(), self.handle()))?;
+        if idle {
+            drop(self.outcomes().exchange(Pending::default()));
+        }
+        Ok(idle)
     }
 
     /// Lets later work of `next` begin only after all work of this stream so far; `event` serves nothing else meanwhile. `next`

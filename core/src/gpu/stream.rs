@@ -110,7 +110,7 @@ impl Stream {
     }
 
     /// A number that no other stream has while a [`WeakStream`] of this one exists; never 0.
-    pub(super) fn identity(&self) -> usize {
+    pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
 

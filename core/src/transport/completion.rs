@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::waits::{Awaited, Lent, WaitStreams, Waits};
 use crate::abort::AbortWord;
 use crate::error::Result;
-use crate::gpu::{Context, Event, PinnedBuffer, Stream};
-use crate::sync::Ordering;
+use crate::gpu::{Context, Event, PinnedBuffer};
+use crate::sync::{Mutex, Ordering, lock};
 
 /// Bytes of the count, behind which the abort word lies.
 const COUNT: usize = size_of::<u64>();
@@ -29,22 +30,26 @@ impl KernelAbort {
     }
 }
 
-/// A count that streams can wait for, and the abort word of kernels.
+/// A count that streams can wait for, the abort word of kernels, and what waits for streams.
 pub(super) struct Completion {
     word: Arc<PinnedBuffer>,
     kernels: Arc<KernelAbort>,
-    stream: Stream,
+    streams: Arc<WaitStreams>,
+    /// The streams that wait for the count, until it reaches the number beside each.
+    waiting: Mutex<Vec<(Lent, u64)>>,
+    waits: Waits,
 }
 
 impl Completion {
-    pub(super) fn new(context: &Context) -> Result<Self> {
+    pub(super) fn new(context: &Context, streams: &Arc<WaitStreams>) -> Result<Self> {
         let word = Arc::new(PinnedBuffer::new(context, COUNT + size_of::<u64>())?);
         // SAFETY: the buffer has room for a word behind the count.
         let abort = unsafe { word.host_ptr().add(COUNT) }.cast::<u32>();
         // SAFETY: aligned, in memory that the `Arc` keeps; the host accesses it through this word only.
         let abort = unsafe { AbortWord::from_ptr(abort, word.clone()) };
         let kernels = Arc::new(KernelAbort { word: abort, device_ptr: word.device_ptr() + COUNT as u64 });
-        Ok(Self { word, kernels, stream: Stream::new(context)? })
+        let (streams, waiting) = (streams.clone(), Mutex::default());
+        Ok(Self { word, kernels, waits: Waits::new(streams.clone()), streams, waiting })
     }
 
     /// The abort word of kernels that wait for signals of the connection.
@@ -52,10 +57,21 @@ impl Completion {
         &self.kernels
     }
 
-    /// Puts `event` behind the moment at which `count` is reached.
+    /// Puts `event` behind the moment at which `count` is reached. Call [`reach`](Self::reach) afterwards with the count so far.
     pub(super) fn record(&self, event: &Event, count: u64) -> Result<()> {
-        self.stream.wait_value64(&self.word.slice(..COUNT)?, count)?;
-        event.record(&self.stream)
+        // Not locked meanwhile: the service thread, which says what is reached, must not wait for the driver.
+        let known = lock(&self.waiting).pop();
+        let (lent, before) = match known {
+            Some(known) => known,
+            None => (self.streams.lend()?, 0),
+        };
+        let recorded = self
+            .word
+            .slice(..COUNT)
+            .and_then(|word| lent.stream.wait_value64(&word, count))
+            .and_then(|()| event.record(&lent.stream));
+        lock(&self.waiting).push((lent, before.max(count)));
+        recorded
     }
 
     /// `count` has been reached.
@@ -63,6 +79,12 @@ impl Completion {
         if let Ok(word) = self.word.memory().word64(0) {
             word.fetch_max(count, Ordering::AcqRel);
         }
+        lock(&self.waiting).retain(|(_, last)| *last > count);
+    }
+
+    /// A point behind the work before `event`, for operations that wait for it.
+    pub(super) fn behind(&self, event: &Event) -> Result<Awaited> {
+        self.waits.behind(event)
     }
 
     /// Nothing will be reached any more, and no signal will come: streams and kernels must not wait for ever. Call it after the

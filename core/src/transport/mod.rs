@@ -19,5 +19,6 @@ mod tcp;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub(crate) mod verbs;
+mod waits;
 
 pub(crate) use resources::Resources;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::service::{DataService, Outstanding};
 use super::verbs::nics::{Nic, Nics};
+use super::waits::WaitStreams;
 use crate::env::Selection;
 use crate::error::Result;
 use crate::gpu::Context;
@@ -38,6 +39,8 @@ pub(crate) struct Resources {
     pub(crate) settings: Settings,
     /// Connections that may have operations to deliver.
     pub(crate) outstanding: Arc<Outstanding>,
+    /// Streams for connections that wait for events, or are waited for.
+    pub(super) wait_streams: Arc<WaitStreams>,
     /// The data thread; started by the first connection that needs it.
     data: Mutex<Option<Arc<DataService>>>,
     /// Found when the first is named.
@@ -52,8 +55,8 @@ impl Resources {
         settings: Settings,
     ) -> Arc<Self> {
         let (data, nics) = (Mutex::default(), Mutex::default());
-        let outstanding = Arc::default();
-        Arc::new(Self { context, group, regions, settings, outstanding, data, nics })
+        let (outstanding, wait_streams) = (Arc::default(), WaitStreams::new(&context));
+        Arc::new(Self { context, group, regions, settings, outstanding, wait_streams, data, nics })
     }
 
     /// The thread that moves the data of connections. Not the one of the control links: it calls the driver, which may block.

@@ -76,7 +76,7 @@ impl Duplex {
             inbox: Arc::new(Mutex::new(Inbox::new(Staging::new(context)?, peer))),
             acknowledged: Acknowledged::default(),
             readers: Readers::default(),
-            completion: Arc::new(Completion::new(context)?),
+            completion: Arc::new(Completion::new(context, &resources.wait_streams)?),
             failure: Failure::default(),
             lost: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -165,6 +165,13 @@ impl Duplex {
                 self.check()
             }
         }
+    }
+
+    /// Lets what comes later begin only once the work before `event` is done.
+    pub(super) fn after(&self, event: &Event) -> Result<()> {
+        let awaited = self.completion.behind(event)?;
+        self.outbox(|outbox| outbox.after(awaited));
+        Ok(())
     }
 
     /// Makes `event` wait for the counted frames up to `mark`.

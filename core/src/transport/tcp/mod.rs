@@ -229,7 +229,7 @@ impl Backend for Ethernet {
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {
-        self.duplex.outbox(|outbox| outbox.after(event))
+        self.duplex.after(event)
     }
 
     fn record_event(&self, event: &Event) -> Result<()> {

@@ -12,13 +12,13 @@ use std::time::Instant;
 
 use super::super::idle::{Activity, IdleTimer};
 use super::super::in_flight::InFlight;
+use super::super::waits::Awaited;
 use super::counts::Counts;
 use super::frame::{Frame, MAX_PAYLOAD};
 use super::piece::{Payload, Piece};
 use super::spent::Spent;
 use super::staging::Staging;
 use crate::error::{Error, Result};
-use crate::gpu::Event;
 use crate::memory::{Place, Remote};
 use crate::net::RawStream;
 use crate::volatile::VolatileSlice;
@@ -49,7 +49,7 @@ enum Operation {
     Write { region: u64, offset: u64, source: Place, len: usize, done: usize },
     Update { region: u64, offset: u64, value: u64 },
     Ask,
-    After(Event),
+    After(Awaited),
 }
 
 /// The obstacle to further sending.
@@ -205,12 +205,9 @@ impl Outbox {
         self.counts.asked()
     }
 
-    /// Lets what comes later begin only once the work before `event` is done.
-    pub(super) fn after(&mut self, event: &Event) -> Result<()> {
-        self.staging.stream.wait_event(event)?;
-        let event = self.staging.event()?;
-        self.operations.push_back(Operation::After(event));
-        Ok(())
+    /// Lets what comes later begin only once `awaited` is over.
+    pub(super) fn after(&mut self, awaited: Awaited) {
+        self.operations.push_back(Operation::After(awaited));
     }
 
     /// Sends `frame`, with `text` behind it, as soon as the piece on its way has gone.
@@ -303,8 +300,8 @@ impl Outbox {
         while self.pieces.len() < READY {
             let Some(operation) = self.operations.front_mut() else { return Ok(Waits::Nothing) };
             let (frame, payload) = match operation {
-                Operation::After(event) => {
-                    if !event.is_done()? {
+                Operation::After(awaited) => {
+                    if !awaited.is_over()? {
                         return Ok(Waits::Device);
                     }
                     self.operations.pop_front();

@@ -114,7 +114,7 @@ impl State {
     /// Gives the operation back if it cannot be finished now.
     fn issue_one(&mut self, mut operation: Operation) -> Result<Option<Operation>> {
         let finished = match &mut operation {
-            Operation::After(event) => event.is_done()?,
+            Operation::After(awaited) => awaited.is_over()?,
             Operation::Mark(number) => self.note(*number)?,
             Operation::Transfer { read, local, offset, host, at, done, remote } => {
                 let host = host.as_ref().map(|host| (host, 0));

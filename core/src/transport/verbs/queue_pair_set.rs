@@ -21,7 +21,7 @@ use super::request::{Operation, Request};
 use crate::abort::{Abort, AbortListener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
-use crate::gpu::{Context, Event, PinnedBuffer, Stream};
+use crate::gpu::{Context, Event, PinnedBuffer};
 use crate::net::Registration;
 use crate::rdma::{
     self, Access, Atomics, CompletionChannel, CompletionQueue, MemoryRegion, QpCounters, QueuePair,
@@ -42,8 +42,8 @@ pub(super) struct QueuePairSet {
     /// Threads that wait for the peer's signals, if signals wake them.
     arrivals: Option<SignalWaiters>,
     done: AtomicU64,
-    /// Dropped by the disposer.
-    device: ManuallyDrop<OnDevice>,
+    /// Dropped by the disposer: freeing its memory may wait for the device.
+    completion: ManuallyDrop<Completion>,
     failure: Failure,
     /// It failed with requests that had not completed.
     lost: AtomicBool,
@@ -55,13 +55,6 @@ pub(super) struct QueuePairSet {
     disposer: Disposer,
     outstanding: Arc<Outstanding>,
     nic: Arc<Nic>,
-}
-
-/// Objects of the device. Freeing them may wait for the device, so the disposer drops them.
-struct OnDevice {
-    completion: Completion,
-    /// Orders events of the user's before operations.
-    stream: Stream,
 }
 
 /// Arguments of [`QueuePairSet::open`].
@@ -94,10 +87,7 @@ impl QueuePairSet {
             channel,
             arrivals: wakes.then(SignalWaiters::default),
             done: AtomicU64::new(0),
-            device: ManuallyDrop::new(OnDevice {
-                completion: Completion::new(&resources.context)?,
-                stream: Stream::new(&resources.context)?,
-            }),
+            completion: ManuallyDrop::new(Completion::new(&resources.context, &resources.wait_streams)?),
             failure: Failure::default(),
             lost: AtomicBool::new(false),
             serviced: AtomicBool::new(false),
@@ -126,7 +116,7 @@ impl QueuePairSet {
 
     /// The abort word of kernels that wait for its signals.
     pub(super) fn kernel_abort(&self) -> &Arc<KernelAbort> {
-        self.device.completion.kernels()
+        self.completion.kernels()
     }
 
     /// Takes an operation: makes requests of it, if none waits before it and there is room, for the next doorbell; else, if
@@ -181,19 +171,17 @@ impl QueuePairSet {
 
     /// Lets what comes later begin only once the work before `event` is done.
     pub(super) fn after(&self, event: &Event) -> Result<()> {
-        self.device.stream.wait_event(event)?;
-        let reached = Event::new(self.device.stream.context())?;
-        reached.record(&self.device.stream)?;
-        lock(&self.state).waiting.push_back(Operation::After(reached));
+        let awaited = self.completion.behind(event)?;
+        lock(&self.state).waiting.push_back(Operation::After(awaited));
         Ok(())
     }
 
     /// Puts `event` behind the position `mark`.
     pub(super) fn record(&self, event: &Event, mark: u64) -> Result<()> {
-        self.device.completion.record(event, mark)?;
-        self.device.completion.reach(self.done.load(Ordering::Acquire));
+        self.completion.record(event, mark)?;
+        self.completion.reach(self.done.load(Ordering::Acquire));
         if self.failure.has_failed() {
-            self.device.completion.release();
+            self.completion.release();
         }
         self.serviced.store(true, Ordering::Release);
         self.registration.nudge();
@@ -312,7 +300,7 @@ impl QueuePairSet {
                 break;
             }
             self.done.store(mark.number, Ordering::Release);
-            self.device.completion.reach(mark.number);
+            self.completion.reach(mark.number);
             state.marks.pop_front();
         }
         Ok(())
@@ -342,7 +330,7 @@ impl QueuePairSet {
                 }
             }
             drop(state);
-            self.device.completion.release();
+            self.completion.release();
             if let Some(arrivals) = &self.arrivals {
                 arrivals.notify();
             }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::backend::Span;
+use super::super::waits::Awaited;
 use crate::error::{Error, Result};
-use crate::gpu::Event;
 use crate::memory::{HostSlice, Remote};
 use crate::rdma::{MemoryRegion, RemoteRange};
 
@@ -46,7 +46,7 @@ pub(super) enum Operation {
         value: u64,
         remote: Arc<Remote>,
     },
-    After(Event),
+    After(Awaited),
     Mark(u64),
 }
 

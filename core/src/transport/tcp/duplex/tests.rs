@@ -305,7 +305,7 @@ fn the_service_thread_waits_for_devices_and_asks_for_acknowledgements() {
         let (stream, event) = (Stream::new(comm.context()).unwrap(), Event::new(comm.context()).unwrap());
         stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         event.record(&stream).unwrap();
-        duplex.outbox(|outbox| outbox.after(&event)).unwrap();
+        duplex.after(&event).unwrap();
         update(duplex, memory, 2);
         duplex.kick().unwrap();
         // A wait ends all the same, so that whoever waits can look around.
@@ -336,7 +336,7 @@ fn the_service_thread_is_told_of_operations_that_wait_for_a_device() {
         let (stream, event) = (Stream::new(comm.context()).unwrap(), Event::new(comm.context()).unwrap());
         stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         event.record(&stream).unwrap();
-        duplex.outbox(|outbox| outbox.after(&event)).unwrap();
+        duplex.after(&event).unwrap();
         update(duplex, memory, 7);
         duplex.outbox(Outbox::ask);
         duplex.kick().unwrap();

@@ -4,10 +4,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::super::frame::HEADER_BYTES;
 use super::*;
-use crate::gpu::{Context, PinnedBuffer, Stream};
+use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::memory::HostBuffer;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 use crate::transport::tests::{place, soon, with_memories};
+use crate::transport::waits::{WaitStreams, Waits as Waiting};
 
 /// A socket that takes so many more bytes.
 #[derive(Debug, Default)]
@@ -210,7 +211,7 @@ fn operations_behind_work_of_a_device_wait_for_it() {
         let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
         stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         event.record(&stream).unwrap();
-        outbox.after(&event).unwrap();
+        outbox.after(Waiting::new(WaitStreams::new(context)).behind(&event).unwrap());
         outbox.update(remote, region, 0, 7);
         let pipe = Pipe::with_room(usize::MAX);
         let early = (outbox.progress(&pipe).unwrap(), pipe.frames().len());

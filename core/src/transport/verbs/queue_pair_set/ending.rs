@@ -56,7 +56,7 @@ impl Delivery for QueuePairSet {
 impl AbortListener for QueuePairSet {
     fn aborted(&self, _: &AbortCause) {
         // A stream must not wait for a peer that may not answer any more.
-        self.device.completion.release();
+        self.completion.release();
         if self.closing.load(Ordering::Acquire) {
             self.registration.nudge();
         }
@@ -83,9 +83,9 @@ impl Drop for QueuePairSet {
     fn drop(&mut self) {
         let (rest, landing) = lock(&self.state).dismantle();
         // SAFETY: taken once, here, and not used after.
-        let device = unsafe { ManuallyDrop::take(&mut self.device) };
+        let completion = unsafe { ManuallyDrop::take(&mut self.completion) };
         // This may be the service thread, and the drop may block: it may be the last that keeps the group.
         self.disposer.dispose(rest);
-        self.disposer.free(Arc::new((device, landing)));
+        self.disposer.free(Arc::new((completion, landing)));
     }
 }

@@ -239,7 +239,7 @@ fn operations_wait_for_streams() {
     with_ends(&endpoint(), |rig| {
         let word = Arc::new(PinnedBuffer::new(rig.comm.context(), 8).unwrap());
         let (stream, event) =
-            (Stream::new(rig.comm.context()).unwrap(), Event::new(rig.comm.context()).unwrap());
+            (crate::gpu::Stream::new(rig.comm.context()).unwrap(), Event::new(rig.comm.context()).unwrap());
         stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         event.record(&stream).unwrap();
         rig.near.wait_event(&event).unwrap();
