@@ -94,6 +94,9 @@ pub struct Selection {
     pub family: SocketFamily,
 }
 
+/// Bytes of pinned memory that the Ethernet connections of a communicator share, unless said otherwise.
+pub(crate) const ETHERNET_STAGING: usize = 8 << 20;
+
 /// The parsed environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Env {
@@ -121,6 +124,8 @@ pub struct Env {
     pub message_eager: Option<u32>,
     /// `AQUEDUCT_MESSAGE_SHARED_MEMORY`.
     pub message_shared_memory: bool,
+    /// `AQUEDUCT_ETHERNET_STAGING`.
+    pub ethernet_staging: usize,
     /// `AQUEDUCT_IB_*`.
     pub ib: IbEnv,
     /// `AQUEDUCT_SOCKET_IFNAME`, if set.
@@ -216,6 +221,8 @@ impl Env {
             },
             peer_timeout_is_set: text("PEER_TIMEOUT").is_some(),
             message_eager: number("MESSAGE_EAGER", text("MESSAGE_EAGER"), 1..=MAX_EAGER)?,
+            ethernet_staging: number("ETHERNET_STAGING", text("ETHERNET_STAGING"), 1 << 20..=1 << 40)?
+                .unwrap_or(ETHERNET_STAGING),
             message_shared_memory: choice(
                 "MESSAGE_SHARED_MEMORY",
                 text("MESSAGE_SHARED_MEMORY"),
@@ -431,6 +438,7 @@ mod tests {
             ("MESSAGE_EAGER", "65537", "from 1 to 65536"),
             ("MESSAGE_SHARED_MEMORY", "no", "1 or 0"),
             ("MULTICAST", "yes", "0 or 1"),
+            ("ETHERNET_STAGING", "1048575", "from 1048576 to"),
             ("WORLD_SIZE", "0", "from 1 to"),
             ("RANK", "4294967296", "whole number"),
             ("LOG", "loud", "off, error"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::env::{Env, SCRATCH_BYTES, Selection};
+use crate::env::{ETHERNET_STAGING, Env, SCRATCH_BYTES, Selection};
 use crate::error::Result;
 use crate::fault;
 use crate::group::config::GroupConfig;
@@ -28,6 +28,7 @@ pub struct CommunicatorConfig {
     /// The verbs to use; libibverbs of this host if `None`.
     pub(crate) verbs: Option<Verbs>,
     pub(crate) interfaces: Selection,
+    pub(crate) ethernet_staging: usize,
     pub(crate) ib_devices: Option<String>,
     pub(crate) ib: rdma::Settings,
     /// Faults on purpose in the network; none unless set.
@@ -60,6 +61,7 @@ impl Default for CommunicatorConfig {
             verbs: None,
             peer_timeout: Some(Duration::from_secs(3)),
             interfaces: Selection::default(),
+            ethernet_staging: ETHERNET_STAGING,
             ib_devices: None,
             ib: rdma::Settings::default(),
             faults: None,
@@ -82,6 +84,7 @@ impl CommunicatorConfig {
             scratch_bytes: env.scratch_bytes,
             peer_timeout: env.peer_timeout,
             interfaces: env.selection(),
+            ethernet_staging: env.ethernet_staging,
             ib_devices: env.ib.devices.clone(),
             ib: rdma::Settings::from_env(&env.ib),
             faults: env.faults.clone(),
@@ -147,6 +150,15 @@ impl CommunicatorConfig {
         self
     }
 
+    /// The same with another amount of pinned host memory, in bytes, that all Ethernet connections of this communicator share for
+    /// data of GPUs; 8 MiB, at least 1 MiB. The first connection allocates it. One connection uses 4 MiB at most; with less than all
+    /// of them could use, they take turns.
+    #[must_use]
+    pub fn with_ethernet_staging(mut self, bytes: usize) -> Self {
+        self.ethernet_staging = bytes;
+        self
+    }
+
     /// The same with `names` as `Ib0`, `Ib1` and so on, separated by commas; all NICs of the host.
     #[must_use]
     pub fn with_ib_devices(mut self, names: impl Into<String>) -> Self {
@@ -200,6 +212,7 @@ impl CommunicatorConfig {
         Settings {
             local_address: self.local_address,
             interfaces: self.interfaces.clone(),
+            ethernet_staging: self.ethernet_staging,
             verbs: self.verbs.clone(),
             ib_devices: self.ib_devices.clone(),
             ib: self.ib.clone(),

@@ -82,6 +82,11 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable("AQUEDUCT_SOCKET_FAMILY", "any", "address family: any, 4 or 6"),
     variable(
+        "AQUEDUCT_ETHERNET_STAGING",
+        "8388608",
+        "pinned host memory that all Ethernet connections of a communicator share for data of GPUs, in bytes, at least 1048576",
+    ),
+    variable(
         "AQUEDUCT_IB_DEVICES",
         "(all)",
         "RDMA NICs by name with commas, as ibv_devices lists them: the first is Ib0, the second Ib1",

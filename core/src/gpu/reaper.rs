@@ -210,6 +210,16 @@ impl Context {
         self.dispose_of(Disposal { context: self.clone(), users, action, then: None });
     }
 
+    /// Calls `then` once nothing that this library knows of runs on any device: now, or in a later call. For `Drop`: never waits,
+    /// never fails.
+    pub(crate) fn once_quiet(&self, then: impl FnOnce() + Send + 'static) {
+        let action = move |_: &Driver| {
+            then();
+            Ok(())
+        };
+        self.dispose(Users::All, Box::new(action));
+    }
+
     /// As [`Context::dispose`], and runs `then` after `action` has succeeded.
     pub(super) fn dispose_then(&self, users: Users, action: Action, then: Box<dyn FnOnce() + Send>) {
         self.dispose_of(Disposal { context: self.clone(), users, action, then: Some(then) });

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::waits::{Awaited, Lent, WaitStreams, Waits};
+use super::words::{LINE, Line, Words};
 use crate::abort::AbortWord;
 use crate::error::Result;
-use crate::gpu::{Context, Event, PinnedBuffer};
+use crate::gpu::Event;
 use crate::sync::{Mutex, Ordering, lock};
 
 /// Bytes of the count, behind which the abort word lies.
@@ -32,7 +33,7 @@ impl KernelAbort {
 
 /// A count that streams can wait for, the abort word of kernels, and what waits for streams.
 pub(super) struct Completion {
-    word: Arc<PinnedBuffer>,
+    word: Arc<Line>,
     kernels: Arc<KernelAbort>,
     streams: Arc<WaitStreams>,
     /// The streams that wait for the count, until it reaches the number beside each.
@@ -41,11 +42,12 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    pub(super) fn new(context: &Context, streams: &Arc<WaitStreams>) -> Result<Self> {
-        let word = Arc::new(PinnedBuffer::new(context, COUNT + size_of::<u64>())?);
-        // SAFETY: the buffer has room for a word behind the count.
+    pub(super) fn new(words: &Words, streams: &Arc<WaitStreams>) -> Result<Self> {
+        const { assert!(COUNT + size_of::<u64>() <= LINE) };
+        let word = words.line()?;
+        // SAFETY: the line has room for a word behind the count.
         let abort = unsafe { word.host_ptr().add(COUNT) }.cast::<u32>();
-        // SAFETY: aligned, in memory that the `Arc` keeps; the host accesses it through this word only.
+        // SAFETY: aligned, in a line that the `Arc` keeps for this connection alone; the host accesses it through this word only.
         let abort = unsafe { AbortWord::from_ptr(abort, word.clone()) };
         let kernels = Arc::new(KernelAbort { word: abort, device_ptr: word.device_ptr() + COUNT as u64 });
         let (streams, waiting) = (streams.clone(), Mutex::default());
@@ -65,18 +67,15 @@ impl Completion {
             Some(known) => known,
             None => (self.streams.lend()?, 0),
         };
-        let recorded = self
-            .word
-            .slice(..COUNT)
-            .and_then(|word| lent.stream.wait_value64(&word, count))
-            .and_then(|()| event.record(&lent.stream));
+        let waits = lent.stream.wait_value64(&self.word.slice(COUNT), count);
+        let recorded = waits.and_then(|()| event.record(&lent.stream));
         lock(&self.waiting).push((lent, before.max(count)));
         recorded
     }
 
     /// `count` has been reached.
     pub(super) fn reach(&self, count: u64) {
-        if let Ok(word) = self.word.memory().word64(0) {
+        if let Ok(word) = self.word.memory().and_then(|line| line.word64(0)) {
             word.fetch_max(count, Ordering::AcqRel);
         }
         lock(&self.waiting).retain(|(_, last)| *last > count);

@@ -11,14 +11,17 @@ pub(crate) mod endpoint;
 mod idle;
 mod in_flight;
 mod ipc;
+mod pieces;
 pub(crate) mod provider;
 pub(crate) mod resources;
 pub(crate) mod service;
+mod stock;
 pub(crate) mod table;
 mod tcp;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub(crate) mod verbs;
 mod waits;
+mod words;
 
 pub(crate) use resources::Resources;

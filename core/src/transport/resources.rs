@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::service::{DataService, Outstanding};
+use super::stock::Stock;
 use super::verbs::nics::{Nic, Nics};
 use super::waits::WaitStreams;
+use super::words::Words;
 use crate::env::Selection;
 use crate::error::Result;
 use crate::gpu::Context;
@@ -22,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) local_address: Option<IpAddr>,
     /// Which interfaces to choose from otherwise.
     pub(crate) interfaces: Selection,
+    /// Bytes of pinned memory that all Ethernet connections share.
+    pub(crate) ethernet_staging: usize,
     /// The verbs to use; libibverbs of this host if `None`.
     pub(crate) verbs: Option<Verbs>,
     /// Names of the NICs to use, separated by commas; all if `None`.
@@ -41,6 +45,10 @@ pub(crate) struct Resources {
     pub(crate) outstanding: Arc<Outstanding>,
     /// Streams for connections that wait for events, or are waited for.
     pub(super) wait_streams: Arc<WaitStreams>,
+    /// Words of connections that streams and kernels look at.
+    pub(super) words: Arc<Words>,
+    /// Pinned memory of Ethernet connections; made by the first one.
+    stock: Mutex<Option<Arc<Stock>>>,
     /// The data thread; started by the first connection that needs it.
     data: Mutex<Option<Arc<DataService>>>,
     /// Found when the first is named.
@@ -54,9 +62,21 @@ impl Resources {
         regions: Arc<Regions>,
         settings: Settings,
     ) -> Arc<Self> {
-        let (data, nics) = (Mutex::default(), Mutex::default());
-        let (outstanding, wait_streams) = (Arc::default(), WaitStreams::new(&context));
-        Arc::new(Self { context, group, regions, settings, outstanding, wait_streams, data, nics })
+        let (stock, data, nics) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let outstanding = Arc::default();
+        let (wait_streams, words) = (WaitStreams::new(&context), Words::new(&context));
+        Arc::new(Self {
+            context,
+            group,
+            regions,
+            settings,
+            outstanding,
+            wait_streams,
+            words,
+            stock,
+            data,
+            nics,
+        })
     }
 
     /// The thread that moves the data of connections. Not the one of the control links: it calls the driver, which may block.
@@ -66,6 +86,16 @@ impl Resources {
             return Ok(service.clone());
         }
         Ok(data.insert(DataService::start(self.outstanding.clone(), self.group.control().clone())?).clone())
+    }
+
+    /// The pinned memory that Ethernet connections share.
+    pub(super) fn stock(&self) -> Result<Arc<Stock>> {
+        let mut stock = lock(&self.stock);
+        if let Some(stock) = &*stock {
+            return Ok(stock.clone());
+        }
+        let made = Stock::new(&self.context, self.settings.ethernet_staging)?;
+        Ok(stock.insert(Arc::new(made)).clone())
     }
 
     /// The NICs of this host.

@@ -57,6 +57,7 @@ pub(in crate::transport) fn resources(comm: &Communicator, verbs: Option<Verbs>)
     let exchange = comm.exchange();
     let settings = Settings {
         local_address: None,
+        ethernet_staging: 8 << 20,
         interfaces: Selection::default(),
         verbs,
         ib_devices: Some("null0".to_owned()),

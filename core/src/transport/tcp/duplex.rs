@@ -63,20 +63,23 @@ pub(super) struct Duplex {
 
 impl Duplex {
     pub(super) fn new(resources: &Resources, service: &DataService, peer: u32) -> Result<Arc<Self>> {
-        let context = &resources.context;
+        let (stock, registration) = (resources.stock()?, service.reserve());
+        let outgoing = Staging::new(stock.outgoing.clone(), Some(registration.clone()));
+        // Looks by itself: what it waits for is soon over.
+        let incoming = Staging::new(stock.incoming.clone(), None);
         let duplex = Arc::new(Self {
             peer,
             regions: resources.regions.clone(),
             abort: resources.group.abort().clone(),
             disposer: service.disposer().clone(),
             outstanding: service.outstanding().clone(),
-            registration: service.reserve(),
+            registration,
             socket: OnceLock::new(),
-            outbox: Arc::new(Mutex::new(Outbox::new(Staging::new(context)?, peer))),
-            inbox: Arc::new(Mutex::new(Inbox::new(Staging::new(context)?, peer))),
+            outbox: Arc::new(Mutex::new(Outbox::new(outgoing, peer))),
+            inbox: Arc::new(Mutex::new(Inbox::new(incoming, peer))),
             acknowledged: Acknowledged::default(),
             readers: Readers::default(),
-            completion: Arc::new(Completion::new(context, &resources.wait_streams)?),
+            completion: Arc::new(Completion::new(&resources.words, &resources.wait_streams)?),
             failure: Failure::default(),
             lost: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -188,7 +191,7 @@ impl Duplex {
     /// order in which they were decided.
     fn watch(&self, outbox: &Outbox, read: bool) {
         if let Some(socket) = self.socket.get() {
-            self.registration.watch(socket.fd(), Interest { read, write: !outbox.is_empty() });
+            self.registration.watch(socket.fd(), Interest { read, write: outbox.wants_room() });
         }
     }
 
@@ -313,6 +316,7 @@ impl Duplex {
         if !self.failure.set(reason) {
             return;
         }
+        lock(&self.inbox).close();
         let mut outbox = lock(&self.outbox);
         let delivered = outbox.has_delivered();
         outbox.clear();
@@ -326,7 +330,7 @@ impl Duplex {
             }
             let _ = socket.shutdown(!tell);
         }
-        outbox.clear();
+        outbox.close();
         let spent = outbox.take_spent();
         drop(outbox);
         spent.dispose(&self.disposer);

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD};
+use super::frame::{Frame, HEADER_BYTES};
 use super::landings::Landings;
 use super::outbox::SMALL;
 use super::staging::Staging;
@@ -17,6 +17,8 @@ use crate::net::RawStream;
 use crate::sync::Ordering;
 
 const BUFFER_BYTES: usize = 64 << 10;
+/// Frames that come in parts are cut at multiples of this.
+const LINE: usize = 64;
 /// System calls in one turn: one connection must not starve the others.
 const READS: usize = 16;
 /// Frames that may wait for a device at one time. With more, nothing is read, so that TCP slows the peer down: otherwise the peer
@@ -37,6 +39,8 @@ pub(super) struct Inbox {
     landings: Landings<Landing>,
     staging: Staging,
     ended: bool,
+    /// Nothing more is received.
+    closed: bool,
 }
 
 /// Where the next bytes belong.
@@ -46,7 +50,7 @@ enum Target {
         to: HostSlice,
         done: usize,
     },
-    /// The ring has no room for them yet.
+    /// There is no pinned memory for them yet.
     Full {
         to: DeviceSlice,
     },
@@ -107,13 +111,14 @@ impl Inbox {
             landings: Landings::new(),
             staging,
             ended: false,
+            closed: false,
         }
     }
 
     /// The stream of its copies.
     #[cfg(test)]
     pub(super) fn stream(&self) -> &crate::gpu::Stream {
-        &self.staging.stream
+        self.staging.stream()
     }
 
     /// Number of counted frames that have landed.
@@ -129,6 +134,10 @@ impl Inbox {
         copies: usize,
     ) -> Result<Turn> {
         let mut turn = Turn { copies, ..Turn::default() };
+        if self.closed {
+            return Ok(turn);
+        }
+        self.staging.unpark();
         for _ in 0..READS {
             self.land(&mut turn)?;
             self.parse(regions, &mut turn)?;
@@ -169,9 +178,38 @@ impl Inbox {
     fn rest(&mut self, mut turn: Turn) -> Result<Turn> {
         // No descriptor reports frames that lie unread in the buffer. `land` may make room for them, so this is asked first.
         let unread = self.must_stop(&turn);
+        self.spare_memory()?;
         self.land(&mut turn)?;
         turn.again = unread || self.landings.waiting() > 0;
         Ok(turn)
+    }
+
+    /// The rest of a frame for device memory has not come, and the peer decides when it will. If no memory would be left for
+    /// other connections meanwhile, gives back that of this frame: what has come goes to the device now.
+    fn spare_memory(&mut self) -> Result<()> {
+        let Target::Staged { to, at, done } = &self.target else { return Ok(()) };
+        if self.staging.park() {
+            return Ok(());
+        }
+        let (to, at, come) = (to.clone(), *at, *done);
+        // What has come of the last line waits in the buffer, which is empty: words go to the device in one piece.
+        let done = come - come.min((to.ptr() + come as u64) as usize % LINE);
+        self.staging.read(at + done, &mut self.buffer[..come - done])?;
+        (self.start, self.end) = (0, come - done);
+        self.staging.trim(to.len(), done);
+        self.target = Target::Full { to: to.slice(done..)? };
+        if done > 0 {
+            self.staging.stream().copy(&to.slice(..done)?, &self.staging.device(at, done)?)?;
+            let copied = Some(self.staging.event()?);
+            self.landings.push_part(Landing { copied, staged: true, effect: Effect::None });
+        }
+        Ok(())
+    }
+
+    /// Nothing more is received: gives pinned memory back. What else it holds goes with it, where blocking is allowed.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.staging.clear();
     }
 
     /// Whether no further frame begins in this turn, and perhaps not before a device has finished something.
@@ -259,7 +297,7 @@ impl Inbox {
                     if *done < to.len() {
                         return Ok(());
                     }
-                    staging.stream.copy(to, &staging.device(*at, to.len())?)?;
+                    staging.stream().copy(to, &staging.device(*at, to.len())?)?;
                     let copied = staging.event()?;
                     let Target::Staged { to, .. } = std::mem::replace(&mut self.target, Target::Header)
                     else {
@@ -284,7 +322,6 @@ impl Inbox {
     }
 
     fn begin(&mut self, frame: Frame, regions: &Regions, turn: &mut Turn) -> Result<()> {
-        const { assert!(MAX_PAYLOAD < (1 << 20), "a frame fits into the ring several times") };
         match frame {
             Frame::Write { region, offset, len } => {
                 if self.put(region, offset, len as usize, regions)? {
@@ -368,7 +405,7 @@ impl Inbox {
             Place::Device(to) => {
                 let staging = &mut self.staging;
                 // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
-                staging.stream.write_value64(&to, value)?;
+                staging.stream().write_value64(&to, value)?;
                 let copied = staging.event()?;
                 turn.copies -= 1;
                 turn.spent.push(Place::Device(to));

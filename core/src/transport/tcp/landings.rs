@@ -8,7 +8,8 @@ use crate::error::Result;
 /// Frames on their last way, for instance through a device, in the order in which they came. A frame has landed only once all
 /// before it have: an acknowledgement names one number.
 pub(super) struct Landings<T> {
-    waiting: VecDeque<T>,
+    /// Each with whether it is the end of a counted frame.
+    waiting: VecDeque<(T, bool)>,
     /// Number of counted frames that have landed.
     landed: u64,
 }
@@ -33,7 +34,12 @@ impl<T> Landings<T> {
     /// A frame has come, and lands once it reaches the front and is done.
     #[inline]
     pub(super) fn push(&mut self, frame: T) {
-        self.waiting.push_back(frame);
+        self.waiting.push_back((frame, true));
+    }
+
+    /// A part of a frame has come, whose end will come later.
+    pub(super) fn push_part(&mut self, part: T) {
+        self.waiting.push_back((part, false));
     }
 
     /// A frame has come whose effect is there: it lands now, unless earlier ones have not. Whether it has.
@@ -44,14 +50,15 @@ impl<T> Landings<T> {
         first
     }
 
-    /// The next frame that lands now; none while it is not `done`.
+    /// The next frame, or part of one, that lands now; none while it is not `done`.
     pub(super) fn land(&mut self, done: impl FnOnce(&T) -> Result<bool>) -> Result<Option<T>> {
         match self.waiting.front() {
-            Some(first) if done(first)? => {}
+            Some((first, _)) if done(first)? => {}
             _ => return Ok(None),
         }
-        self.landed += 1;
-        Ok(self.waiting.pop_front())
+        let Some((frame, ends)) = self.waiting.pop_front() else { return Ok(None) };
+        self.landed += u64::from(ends);
+        Ok(Some(frame))
     }
 }
 
@@ -75,5 +82,17 @@ mod tests {
         assert_eq!((landings.landed(), landings.waiting()), (3, 0));
         assert!(landings.land(|_| Ok(true)).unwrap().is_none() && landings.land_at_once());
         assert_eq!(landings.landed(), 4);
+    }
+
+    #[test]
+    fn a_part_of_a_frame_is_not_counted_and_nothing_overtakes_it() {
+        let mut landings = Landings::new();
+        landings.push_part(1);
+        assert!(!landings.land_at_once());
+        landings.push(2);
+        assert_eq!(landings.land(|_| Ok(true)).unwrap(), Some(1));
+        assert_eq!((landings.landed(), landings.waiting()), (0, 1));
+        assert_eq!(landings.land(|_| Ok(true)).unwrap(), Some(2));
+        assert_eq!((landings.landed(), landings.waiting()), (1, 0));
     }
 }

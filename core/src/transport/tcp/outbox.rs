@@ -43,6 +43,8 @@ pub(super) struct Outbox {
     /// Operations among the pieces that were put there without waiting.
     collected: usize,
     counts: Counts,
+    /// Nothing more is sent.
+    closed: bool,
 }
 
 enum Operation {
@@ -61,6 +63,8 @@ pub(super) enum Waits {
     Socket,
     /// A device has not finished a copy, or the work that the user ordered operations behind.
     Device,
+    /// Other connections have all the pinned memory. The service thread is nudged when there is some.
+    Memory,
 }
 
 impl Outbox {
@@ -76,6 +80,7 @@ impl Outbox {
             spare: Vec::new(),
             collected: 0,
             counts: Counts::new(peer),
+            closed: false,
         }
     }
 
@@ -98,6 +103,11 @@ impl Outbox {
 
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty() && self.pieces.is_empty()
+    }
+
+    /// Whether there is something that the socket could take, or that only looking again brings on.
+    pub(super) fn wants_room(&self) -> bool {
+        !self.pieces.is_empty() || !self.operations.is_empty() && !self.staging.waits_in_line()
     }
 
     /// Whether the peer has acknowledged everything, requests for acknowledgements included.
@@ -229,7 +239,14 @@ impl Outbox {
             self.spent.take(piece.into_parts().1);
         }
         self.collected = 0;
+        self.staging.clear();
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(u64::MAX)));
+    }
+
+    /// [`clear`](Self::clear), and takes no pinned memory afterwards.
+    pub(super) fn close(&mut self) {
+        self.clear();
+        self.closed = true;
     }
 
     /// Takes the memory that operations no longer use.
@@ -297,6 +314,9 @@ impl Outbox {
 
     /// Makes frames of operations. What the next one waits for.
     fn prepare(&mut self) -> Result<Waits> {
+        if self.closed {
+            return Ok(Waits::Nothing);
+        }
         while self.pieces.len() < READY {
             let Some(operation) = self.operations.front_mut() else { return Ok(Waits::Nothing) };
             let (frame, payload) = match operation {
@@ -314,7 +334,8 @@ impl Outbox {
                 Operation::Write { region, offset, source, len, done } => {
                     let size = (*len - *done).min(MAX_PAYLOAD);
                     let Some(payload) = Payload::of(source, *done, size, &mut self.staging)? else {
-                        return Ok(Waits::Device);
+                        let in_line = self.staging.waits_in_line();
+                        return Ok(if in_line { Waits::Memory } else { Waits::Device });
                     };
                     let offset = *offset + *done as u64;
                     *done += size;
@@ -329,6 +350,8 @@ impl Outbox {
             piece.carry(payload);
             self.pieces.push_back(piece);
         }
+        // It may have been woken for pinned memory that it cannot use now.
+        self.staging.leave();
         Ok(Waits::Nothing)
     }
 

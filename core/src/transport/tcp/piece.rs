@@ -28,7 +28,7 @@ pub(super) enum Payload {
     /// None, or those in the piece itself.
     None,
     Host(HostSlice),
-    /// A part of the ring.
+    /// A part of borrowed pinned memory.
     Staged {
         at: usize,
         len: usize,
@@ -143,7 +143,7 @@ impl Piece {
 }
 
 impl Payload {
-    /// `size` bytes of `source` from `done`; those of a device are copied into the ring. None if that has no room.
+    /// `size` bytes of `source` from `done`; those of a device are copied into pinned memory. None if there is no room now.
     pub(super) fn of(
         source: &Place,
         done: usize,
@@ -155,7 +155,7 @@ impl Payload {
             Place::Device(slice) => {
                 let Some(at) = staging.take(size) else { return Ok(None) };
                 let (to, from) = (staging.device(at, size)?, slice.slice(done..done + size)?);
-                staging.stream.copy(&to, &from)?;
+                staging.stream().copy(&to, &from)?;
                 // Behind the copy.
                 let filled = Some(staging.event()?);
                 Ok(Some(Self::Staged { at, len: size, filled }))
@@ -168,12 +168,13 @@ impl Payload {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::frame::HEADER_BYTES;
+    use super::super::tests::alone;
     use super::*;
     use crate::gpu::{Context, Device, Driver};
 
     fn staging() -> Staging {
         let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-        Staging::new(&Context::new(&Device::new(&driver, 0).unwrap()).unwrap()).unwrap()
+        alone(&Context::new(&Device::new(&driver, 0).unwrap()).unwrap(), 4)
     }
 
     #[test]

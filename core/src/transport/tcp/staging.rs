@@ -1,162 +1,170 @@
-//! Pinned memory between device memory and the socket.
+//! The pinned memory that one half of a connection has borrowed between device memory and the socket.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::super::pieces::Place;
+use super::super::stock::{Half, PIECE, Waker};
 use super::frame::MAX_PAYLOAD;
 use crate::error::Result;
-use crate::gpu::{Context, DeviceSlice, Event, PinnedBuffer, Stream};
+use crate::gpu::{DeviceSlice, Event, Stream};
 
-/// Bytes of pinned memory in each direction: enough frames that copying and sending overlap.
-const RING_BYTES: usize = 4 * MAX_PAYLOAD;
+/// Pieces that a connection holds at most: enough that copying and sending overlap. The others are for other connections.
+const MOST: usize = 4;
 
-/// A ring of pieces that are freed in the order in which they were taken, and the stream that copies them.
-///
-/// Made in `setup()`, and dropped by no service thread: allocating and freeing pinned memory waits for the device, and
-/// the device may be waiting for what that thread brings.
+/// Parts of borrowed pieces, freed in the order in which they were taken. Several frames share a piece if they are short; a piece goes
+/// back once none of its frames needs it, and is not filled a second time before: others may wait for it.
 #[derive(Debug)]
 pub(super) struct Staging {
-    buffer: Arc<PinnedBuffer>,
-    pub(super) stream: Stream,
-    space: Space,
-    /// Events not in use.
-    events: Vec<Event>,
+    half: Arc<Half>,
+    /// To be told that a piece is there.
+    waker: Waker,
+    place: Place,
+    held: VecDeque<Held>,
+    parked: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    piece: usize,
+    /// Bytes of it that were taken.
+    used: usize,
+    /// Parts of it that are not free yet; never 0.
+    parts: usize,
 }
 
 impl Staging {
-    pub(super) fn new(context: &Context) -> Result<Self> {
-        let buffer = Arc::new(PinnedBuffer::new(context, RING_BYTES)?);
-        Ok(Self { buffer, stream: Stream::new(context)?, space: Space::new(RING_BYTES), events: Vec::new() })
+    pub(super) fn new(half: Arc<Half>, waker: Waker) -> Self {
+        const { assert!(MAX_PAYLOAD <= PIECE, "a frame fits into a piece") };
+        Self { half, waker, place: Place::default(), held: VecDeque::new(), parked: false }
     }
 
-    /// `len` bytes, if they are free: where they begin.
+    /// Where `len` bytes begin, if there is room for them now.
     pub(super) fn take(&mut self, len: usize) -> Option<usize> {
-        self.space.take(len)
+        let room = room(len);
+        if let Some(last) = self.held.back_mut()
+            && PIECE - last.used >= room
+        {
+            let at = last.piece * PIECE + last.used;
+            last.used += room;
+            last.parts += 1;
+            return Some(at);
+        }
+        let piece = match self.held.len() {
+            0 => self.half.first(&mut self.place, &self.waker)?,
+            1..MOST => self.half.further()?,
+            _ => return None,
+        };
+        self.held.push_back(Held { piece, used: room, parts: 1 });
+        Some(piece * PIECE)
     }
 
-    /// Frees what was taken first.
+    /// Whether it waits in line for a piece, of which it will be told.
+    pub(super) fn waits_in_line(&self) -> bool {
+        self.place.is_taken() && !self.half.has_late()
+    }
+
+    /// Gives up its place in the line, if it has one.
+    pub(super) fn leave(&mut self) {
+        if self.place.is_taken() {
+            self.half.leave(&mut self.place);
+        }
+    }
+
+    /// Frees what was taken first. Its copies are done.
     pub(super) fn free_oldest(&mut self) {
-        self.space.free_oldest();
+        let Some(first) = self.held.front_mut() else { return };
+        first.parts -= 1;
+        if first.parts == 0
+            && let Some(first) = self.held.pop_front()
+        {
+            self.half.give(first.piece);
+        }
+    }
+
+    /// Of the `len` bytes that were taken last, leaves only `used`; with 0 they are free, and were used by no copy.
+    pub(super) fn trim(&mut self, len: usize, used: usize) {
+        let Some(last) = self.held.back_mut() else { return };
+        last.used -= room(len) - room(used);
+        if used > 0 {
+            return;
+        }
+        last.parts -= 1;
+        if last.parts == 0
+            && let Some(last) = self.held.pop_back()
+        {
+            self.half.give(last.piece);
+        }
+    }
+
+    /// Whether it may hold the last piece while it waits for the peer.
+    pub(super) fn park(&mut self) -> bool {
+        if !self.parked {
+            self.parked = self.half.park();
+        }
+        self.parked
+    }
+
+    /// It does not wait for the peer any more.
+    pub(super) fn unpark(&mut self) {
+        if std::mem::take(&mut self.parked) {
+            self.half.unpark();
+        }
+    }
+
+    /// Gives everything back, whatever copies are under way. What was taken is not to be used any more.
+    pub(super) fn clear(&mut self) {
+        self.leave();
+        self.unpark();
+        self.half.give_late(self.held.drain(..).map(|held| held.piece).collect());
+    }
+
+    /// The stream of the copies, which connections share: nothing on it may wait.
+    pub(super) fn stream(&self) -> &Stream {
+        self.half.stream()
     }
 
     /// The bytes, as devices see them.
     pub(super) fn device(&self, at: usize, len: usize) -> Result<DeviceSlice> {
-        self.buffer.slice(at..at + len)
+        self.half.device(at, len)
     }
 
     /// Where byte `at` is for the host.
     pub(super) fn host(&self, at: usize) -> *mut u8 {
-        self.buffer.memory().as_ptr().wrapping_add(at)
+        self.half.host(at)
     }
 
     /// Copies `from` to byte `at`.
     pub(super) fn fill(&self, at: usize, from: &[u8]) -> Result<()> {
-        self.buffer.memory().write(at, from)
+        self.half.fill(at, from)
+    }
+
+    /// Copies what is at byte `at` to `to`.
+    pub(super) fn read(&self, at: usize, to: &mut [u8]) -> Result<()> {
+        self.half.read(at, to)
     }
 
     /// An event behind everything that the stream has been given.
-    pub(super) fn event(&mut self) -> Result<Event> {
-        let event = match self.events.pop() {
-            Some(event) => event,
-            None => Event::new(self.stream.context())?,
-        };
-        event.record(&self.stream)?;
-        Ok(event)
+    pub(super) fn event(&self) -> Result<Event> {
+        self.half.event()
     }
 
     /// Takes an event back for the next use.
-    pub(super) fn recycle(&mut self, event: Event) {
-        self.events.push(event);
+    pub(super) fn recycle(&self, event: Event) {
+        self.half.recycle(event);
     }
 }
 
-/// Which bytes of a ring are taken.
-#[derive(Debug)]
-struct Space {
-    size: usize,
-    next: usize,
-    taken: VecDeque<usize>,
-}
-
-impl Space {
-    fn new(size: usize) -> Self {
-        Self { size, next: 0, taken: VecDeque::new() }
-    }
-
-    fn take(&mut self, len: usize) -> Option<usize> {
-        // Whole cache lines: the host writes one piece while a device reads its neighbour.
-        let len = len.next_multiple_of(64);
-        let at = match self.taken.front() {
-            None => 0,
-            Some(&oldest) if self.next > oldest && self.size - self.next < len => 0,
-            Some(_) => self.next,
-        };
-        let limit = match self.taken.front() {
-            // The end may not meet the oldest: that would look empty.
-            Some(&oldest) if at <= oldest => oldest.saturating_sub(1),
-            _ => self.size,
-        };
-        let end = at + len;
-        if end > limit {
-            return None;
-        }
-        self.taken.push_back(at);
-        self.next = end;
-        Some(at)
-    }
-
-    fn free_oldest(&mut self) {
-        self.taken.pop_front();
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_ring_is_used_to_its_end_and_from_its_beginning_up_to_the_oldest() {
-        let mut space = Space::new(1024);
-        assert_eq!((space.take(1024), space.take(1)), (Some(0), None));
-        space.free_oldest();
-        assert_eq!((space.take(512), space.take(512)), (Some(0), Some(512)));
-        space.free_oldest();
-        assert_eq!((space.take(64), space.take(384)), (Some(0), Some(64)));
-        assert_eq!(space.take(64), None, "up to the oldest it would look empty");
-        space.free_oldest();
-        assert_eq!((space.take(64), space.take(512), space.take(1)), (Some(448), Some(512), None));
-        // A piece that does not fit behind the last begins at 0, and bytes are taken by whole lines.
-        let mut space = Space::new(1024);
-        assert_eq!((space.take(300), space.take(1), space.take(300)), (Some(0), Some(320), Some(384)));
-        space.free_oldest();
-        assert_eq!((space.take(321), space.take(256)), (None, Some(704)));
-        assert_eq!(space.take(257), None);
-        space.free_oldest();
-        assert_eq!(space.take(257), Some(0));
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_never_overlap_and_an_empty_ring_takes_all(steps in prop::collection::vec((1usize..400, any::<bool>()), 1..200)) {
-            let mut space = Space::new(1024);
-            let mut live = VecDeque::<(usize, usize)>::new();
-            for (len, free) in steps {
-                if free && !live.is_empty() {
-                    space.free_oldest();
-                    live.pop_front();
-                }
-                let taken = space.take(len);
-                if live.is_empty() {
-                    prop_assert!(taken.is_some());
-                }
-                if let Some(at) = taken {
-                    prop_assert!(at + len <= 1024);
-                    prop_assert!(live.iter().all(|(start, size)| at + len <= *start || start + size <= at));
-                    live.push_back((at, len));
-                }
-            }
-        }
-    }
+/// Whole cache lines: the host writes one part while a device reads its neighbour.
+fn room(len: usize) -> usize {
+    len.next_multiple_of(64)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

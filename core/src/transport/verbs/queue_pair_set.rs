@@ -87,7 +87,7 @@ impl QueuePairSet {
             channel,
             arrivals: wakes.then(SignalWaiters::default),
             done: AtomicU64::new(0),
-            completion: ManuallyDrop::new(Completion::new(&resources.context, &resources.wait_streams)?),
+            completion: ManuallyDrop::new(Completion::new(&resources.words, &resources.wait_streams)?),
             failure: Failure::default(),
             lost: AtomicBool::new(false),
             serviced: AtomicBool::new(false),

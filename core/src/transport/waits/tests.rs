@@ -1,6 +1,7 @@
 //! Streams are lent while somebody waits, and to one connection at a time.
 
 use super::super::completion::Completion;
+use super::super::words::Words;
 use super::*;
 use crate::gpu::{Device, Driver, PinnedBuffer};
 use crate::sync::Ordering;
@@ -88,7 +89,7 @@ fn the_next_who_borrows_a_stream_is_not_told_what_earlier_work_gave_up() {
 fn a_connection_has_a_stream_while_it_waits_and_one_at_most() {
     let context = context();
     let streams = WaitStreams::new(&context);
-    let completion = Completion::new(&context, &streams).unwrap();
+    let completion = Completion::new(&Words::new(&context), &streams).unwrap();
     assert_eq!(streams.count(), 0);
     let (one, two) = (Stuck::new(&context), Stuck::new(&context));
     let (first, second) = (completion.behind(&one.event).unwrap(), completion.behind(&two.event).unwrap());

@@ -82,8 +82,9 @@ impl Drop for Duplex {
         let (outbox, inbox, completion) = (self.outbox.clone(), self.inbox.clone(), self.completion.clone());
         // Operations in flight, if there are any, hold the group.
         let spent = {
+            lock(&inbox).close();
             let mut outbox = lock(&outbox);
-            outbox.clear();
+            outbox.close();
             outbox.take_spent()
         };
         spent.dispose(&self.disposer);

@@ -4,6 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::tests::alone;
 use super::*;
 use crate::deadline::Deadline;
 use crate::gpu::{Context, Device, Driver, GpuBuffer, PinnedBuffer};
@@ -48,9 +49,9 @@ impl RawStream for Flood {
 fn behind_a_stuck_device() -> (Inbox, Arc<PinnedBuffer>) {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+    let mut inbox = Inbox::new(alone(&context, 4), 1);
     let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
-    inbox.staging.stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+    inbox.staging.stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
     let copied = inbox.staging.event().unwrap();
     inbox.arrived(Some(copied), false, Effect::None);
     (inbox, word)
@@ -60,7 +61,7 @@ fn behind_a_stuck_device() -> (Inbox, Arc<PinnedBuffer>) {
 #[test]
 fn a_signal_in_host_memory_waits_for_what_was_sent_before_it() {
     let (mut inbox, word) = behind_a_stuck_device();
-    let context = inbox.staging.stream.context().clone();
+    let context = inbox.staging.stream().context().clone();
     let buffer = Arc::new(HostBuffer::new(&context, 64).unwrap());
     let memory = register_host(&buffer, 0, 64, Transport::Ethernet.into()).unwrap();
     let (regions, mut turn) = (Arc::new(Regions::default()), Turn::default());
@@ -70,7 +71,7 @@ fn a_signal_in_host_memory_waits_for_what_was_sent_before_it() {
     let seen = || buffer.memory().word64(8).unwrap().load(Ordering::Acquire);
     let early = seen();
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
-    inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+    inbox.staging.stream().synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
     inbox.land(&mut turn).unwrap();
     // Asserted last: nobody waits for a device that stays stuck.
     assert_eq!((early, seen()), (0, 7), "the signal overtakes the data");
@@ -80,7 +81,7 @@ fn a_signal_in_host_memory_waits_for_what_was_sent_before_it() {
 #[test]
 fn a_signal_in_device_memory_waits_for_what_was_sent_before_it() {
     let (mut inbox, word) = behind_a_stuck_device();
-    let context = inbox.staging.stream.context().clone();
+    let context = inbox.staging.stream().context().clone();
     let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
     let (regions, mut turn) = (Arc::new(Regions::default()), Turn { copies: COPIES, ..Turn::default() });
     let place = Place::Device(buffer.slice(..).unwrap());
@@ -93,7 +94,7 @@ fn a_signal_in_device_memory_waits_for_what_was_sent_before_it() {
     };
     let (early, landed) = (seen(), inbox.landed());
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
-    inbox.staging.stream.synchronize(deadline).unwrap();
+    inbox.staging.stream().synchronize(deadline).unwrap();
     inbox.land(&mut turn).unwrap();
     // Asserted last: nobody waits for a device that stays stuck.
     assert_eq!((early.unwrap(), landed), (0, 0), "the signal overtakes the data");
@@ -111,7 +112,7 @@ fn a_peer_that_goes_on_behind_a_stuck_device_is_not_read() {
     let read = flood.1.load(Ordering::Relaxed);
     assert!(read < 8 * MAX_LANDINGS as u64, "{read} were read");
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
-    inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+    inbox.staging.stream().synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
     while flood.1.load(Ordering::Relaxed) == read {
         inbox.progress(&flood, &regions, COPIES).unwrap();
     }
@@ -130,7 +131,7 @@ fn frames_left_in_the_buffer_are_looked_at_though_the_device_has_finished() {
     }
     assert!(inbox.start < inbox.end, "frames are left");
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
-    inbox.staging.stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+    inbox.staging.stream().synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
     let turn = inbox.rest(turn).unwrap();
     assert!(inbox.landings.waiting() == 0);
     assert!(turn.again, "nothing else would have them looked at");
@@ -150,7 +151,7 @@ fn a_turn_ends_after_a_bounded_number_of_frames_for_the_device() {
         (Frame::Update { region, offset: 8, value: 7 }, 0),
         (Frame::Write { region, offset: 8, len: 96 }, 96),
     ] {
-        let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+        let mut inbox = Inbox::new(alone(&context, 4), 1);
         let flood = Flood::of(frame, payload);
         for turns in 1..4 {
             assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again);
@@ -164,14 +165,14 @@ fn a_turn_ends_after_a_bounded_number_of_frames_for_the_device() {
 #[test]
 fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
     let (mut inbox, word) = behind_a_stuck_device();
-    let context = inbox.staging.stream.context().clone();
+    let context = inbox.staging.stream().context().clone();
     let buffer = Arc::new(HostBuffer::new(&context, 64).unwrap());
     let registration = Transport::Ethernet.into();
     let memory = register_host(&buffer, 0, 64, registration).unwrap();
     let (regions, mut turn) = (Arc::new(Regions::default()), Turn::default());
     let grant = regions.grant(1, memory.place().clone(), memory.len(), memory.rights());
     inbox.begin(Frame::Ask, &regions, &mut turn).unwrap();
-    inbox.staging.stream.wait_value64(&word.slice(..).unwrap(), 2).unwrap();
+    inbox.staging.stream().wait_value64(&word.slice(..).unwrap(), 2).unwrap();
     let copied = inbox.staging.event().unwrap();
     inbox.arrived(Some(copied), false, Effect::None);
     (inbox.start, inbox.end) = (0, 8);
@@ -184,7 +185,7 @@ fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
     }
     let acknowledged = turn.acknowledge;
     word.memory().word64(0).unwrap().store(2, Ordering::Release);
-    inbox.staging.stream.synchronize(deadline).unwrap();
+    inbox.staging.stream().synchronize(deadline).unwrap();
     inbox.land(&mut turn).unwrap();
     // Asserted last: nobody waits for a device that stays stuck.
     assert_eq!(early, (8, 0), "its bytes are there, and have not landed");
@@ -195,7 +196,7 @@ fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
 fn acknowledgements_that_overtake_each_other_count_as_the_higher() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let (mut inbox, mut turn) = (Inbox::new(Staging::new(&context).unwrap(), 1), Turn::default());
+    let (mut inbox, mut turn) = (Inbox::new(alone(&context, 4), 1), Turn::default());
     for count in [5, 9, 7] {
         inbox.begin(Frame::Ack { count }, &Regions::default(), &mut turn).unwrap();
     }
@@ -285,7 +286,7 @@ fn frames_are_received_in_whatever_parts_they_come() {
                 }
             }
         }
-        let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+        let mut inbox = Inbox::new(alone(&context, 4), 1);
         let words = b"enough";
         sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
         sent.extend_from_slice(words);
@@ -298,7 +299,7 @@ fn frames_are_received_in_whatever_parts_they_come() {
             }
         };
         assert!(error.message().ends_with("gave the connection up: enough"), "{error}");
-        inbox.staging.stream.synchronize(deadline).unwrap();
+        inbox.staging.stream().synchronize(deadline).unwrap();
         inbox.land(&mut Turn::default()).unwrap();
         assert_eq!(inbox.landed(), counted);
         let mut got = [vec![0; LEN], vec![0; LEN]];
@@ -326,8 +327,7 @@ fn the_end_of_a_stream_is_an_error_only_inside_a_message() {
     ] {
         let mut sent = Frame::Ask.encode().to_vec();
         sent.extend_from_slice(&[&write[..], &[7; 4096]].concat()[..rest]);
-        let (socket, mut inbox) =
-            (Chopped::new(sent, usize::MAX), Inbox::new(Staging::new(&context).unwrap(), 1));
+        let (socket, mut inbox) = (Chopped::new(sent, usize::MAX), Inbox::new(alone(&context, 4), 1));
         let end = loop {
             match inbox.progress(&socket, &regions, COPIES) {
                 Ok(turn) if !turn.ended => {}
@@ -357,8 +357,7 @@ fn a_frame_may_lie_across_the_end_of_the_buffer() {
     };
     let sent: Vec<u8> = (0..FRAMES).flat_map(frame).collect();
     assert!(sent.len() > 2 * BUFFER_BYTES && !BUFFER_BYTES.is_multiple_of(HEADER_BYTES + EACH));
-    let (socket, mut inbox) =
-        (Chopped::new(sent, usize::MAX), Inbox::new(Staging::new(&context).unwrap(), 1));
+    let (socket, mut inbox) = (Chopped::new(sent, usize::MAX), Inbox::new(alone(&context, 4), 1));
     while !inbox.progress(&socket, &regions, COPIES).unwrap().ended {}
     let mut got = vec![0; data.len()];
     host.memory().read(0, &mut got).unwrap();
@@ -370,7 +369,7 @@ fn a_frame_may_lie_across_the_end_of_the_buffer() {
 fn bytes_for_a_stuck_device_lie_beside_each_other() {
     const LEN: usize = 300;
     let (mut inbox, word) = behind_a_stuck_device();
-    let context = inbox.staging.stream.context().clone();
+    let context = inbox.staging.stream().context().clone();
     let device = Arc::new(GpuBuffer::new(&context, LEN).unwrap());
     let regions = Arc::new(Regions::default());
     let place = Place::Device(device.slice(..).unwrap());
@@ -386,7 +385,7 @@ fn bytes_for_a_stuck_device_lie_beside_each_other() {
     let waiting = inbox.landings.waiting();
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
     let (deadline, mut got) = (Deadline::after(Duration::from_secs(60)), vec![0; LEN]);
-    inbox.staging.stream.synchronize(deadline).unwrap();
+    inbox.staging.stream().synchronize(deadline).unwrap();
     // Asserted last: nobody waits for a device that stays stuck.
     assert!(received.is_ok_and(|ended| !ended.contains(&true)), "an end while the device is stuck");
     assert_eq!(waiting, 4, "the first that is stuck, and three copies");
@@ -420,7 +419,7 @@ impl RawStream for Reset {
 fn a_socket_that_will_give_nothing_more_is_an_error() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut inbox = Inbox::new(Staging::new(&context).unwrap(), 1);
+    let mut inbox = Inbox::new(alone(&context, 4), 1);
     let error = inbox.progress(&Reset, &Regions::default(), COPIES).unwrap_err();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
 }

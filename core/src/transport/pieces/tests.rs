@@ -1,0 +1,126 @@
+//! The line, with pieces that are numbers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Counts how often it is woken.
+#[derive(Clone, Debug, Default)]
+struct Woken(Arc<AtomicUsize>);
+
+impl Wake for Woken {
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Woken {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn pieces_go_to_those_who_have_waited_longest() {
+    let pieces = Pieces::new(2);
+    let mut places = [(); 4].map(|()| (Place::default(), Woken::default()));
+    let ask = |(place, woken): &mut (Place, Woken)| pieces.first(place, || woken.clone());
+    let held = [ask(&mut places[0]).unwrap(), ask(&mut places[0]).unwrap()];
+    assert!(places[1..].iter_mut().all(|place| ask(place).is_none() && place.0.is_taken()));
+    assert!(places.iter_mut().skip(1).all(|place| ask(place).is_none()), "asking again changes nothing");
+    pieces.give([held[0]]);
+    assert_eq!(places.each_ref().map(|(_, woken)| woken.count()), [0, 1, 0, 0]);
+    assert_eq!((ask(&mut places[3]), ask(&mut places[0])), (None, None), "another one is first");
+    // The first in the line cannot use it.
+    pieces.leave(&mut places[1].0);
+    assert_eq!(places.each_ref().map(|(_, woken)| woken.count()), [0, 1, 1, 0]);
+    assert_eq!(ask(&mut places[2]), Some(held[0]));
+    assert!(!places[2].0.is_taken());
+    pieces.give([held[0], held[1]]);
+    assert_eq!(places.each_ref().map(|(_, woken)| woken.count()), [1, 1, 1, 1]);
+    assert!(ask(&mut places[3]).is_some() && ask(&mut places[0]).is_some());
+}
+
+#[test]
+fn whoever_holds_a_piece_leaves_the_last_one_to_others() {
+    let pieces = Pieces::new(3);
+    let (mut one, mut two) = (Place::default(), Place::default());
+    let held = pieces.first(&mut one, Woken::default).unwrap();
+    let more = pieces.further().unwrap();
+    assert_eq!(pieces.further(), None);
+    let last = pieces.first(&mut two, Woken::default).unwrap();
+    pieces.give([more, last]);
+    let mut three = Place::default();
+    assert!(pieces.first(&mut three, Woken::default).is_some());
+    assert!(pieces.first(&mut two, Woken::default).is_some());
+    assert!(pieces.first(&mut three, Woken::default).is_none());
+    pieces.give([more]);
+    assert_eq!(pieces.further(), None, "somebody waits in line");
+    pieces.leave(&mut three);
+    pieces.give([held]);
+    assert!(pieces.further().is_some());
+}
+
+#[test]
+fn all_but_one_piece_may_be_parked() {
+    for count in 1..4 {
+        let pieces = Pieces::<Woken>::new(count);
+        assert_eq!((0..4).filter(|_| pieces.park()).count(), count - 1);
+        if count > 1 {
+            pieces.unpark();
+            assert!(pieces.park() && !pieces.park());
+        }
+    }
+}
+
+proptest! {
+    /// Whatever happens in between: no piece is given out twice, those in the line are served in order, each of them is woken
+    /// once there is a piece for it, and the line moves until everybody had a turn.
+    #[test]
+    fn pieces_are_lent_once_and_in_order(count in 1usize..4, steps in prop::collection::vec((0usize..6, 0u8..4), 1..200)) {
+        let pieces = Pieces::new(count);
+        let mut places: Vec<_> = (0..6).map(|_| (Place::default(), Woken::default(), Vec::new())).collect();
+        let (mut line, mut woken) = (VecDeque::new(), [0; 6]);
+        for (who, what) in steps {
+            let (place, waker, held) = &mut places[who];
+            match what {
+                0 if held.is_empty() => {
+                    let ahead = line.iter().position(|other| *other == who).unwrap_or(line.len());
+                    let fits = ahead < pieces.free();
+                    match pieces.first(place, || waker.clone()) {
+                        Some(piece) => {
+                            prop_assert!(fits);
+                            line.retain(|other| *other != who);
+                            held.push(piece);
+                        }
+                        None => {
+                            prop_assert!(!fits && place.is_taken());
+                            if ahead == line.len() {
+                                line.push_back(who);
+                                woken[who] = waker.count();
+                            }
+                        }
+                    }
+                }
+                1 if !held.is_empty() => held.extend(pieces.further()),
+                2 => pieces.give(held.drain(..)),
+                3 => {
+                    pieces.leave(place);
+                    line.retain(|other| *other != who);
+                }
+                _ => {}
+            }
+            let mut all: Vec<_> = places.iter().flat_map(|(_, _, held)| held).copied().collect();
+            all.sort_unstable();
+            all.dedup();
+            prop_assert_eq!(all.len() + pieces.free(), count);
+            for who in line.iter().take(pieces.free()) {
+                prop_assert!(places[*who].1.count() > woken[*who], "{who} was not woken");
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Pinned memory between device memory and sockets, shared by all Ethernet connections of a communicator.
+//!
+//! A connection borrows pieces of it while an operation is under way, so an idle one has none. Senders and receivers have a half
+//! each: a receiver always gets a piece in the end, because pieces of its half are held only for copies to the device, of
+//! which none waits for anything else; so it goes on reading, so the sender's socket takes more, so the sender's pieces come back.
+//!
+//! Made whole by the first connection, in `setup()`: allocating pinned memory waits for the device, and the device may be waiting
+//! for what a connection brings. No service thread drops it, for the same reason.
+
+use std::sync::Arc;
+
+use super::pieces::{Pieces, Place, Wake};
+use crate::error::Result;
+use crate::gpu::{Context, DeviceSlice, Event, PinnedBuffer, Stream};
+use crate::net::Registration;
+use crate::sync::{Mutex, lock};
+
+/// Bytes of a piece: the longest frame.
+pub(super) const PIECE: usize = 512 << 10;
+
+/// Both halves.
+#[derive(Debug)]
+pub(super) struct Stock {
+    pub(super) outgoing: Arc<Half>,
+    pub(super) incoming: Arc<Half>,
+}
+
+/// Pieces, the stream that copies all of them, and its events. Nothing on the stream waits for anything but copies, so connections
+/// can share it.
+#[derive(Debug)]
+pub(super) struct Half {
+    pieces: Pieces<Waker>,
+    buffer: Arc<PinnedBuffer>,
+    stream: Stream,
+    /// Events not in use.
+    events: Mutex<Vec<Event>>,
+    /// Pieces of connections that have ended, each with an event behind their copies.
+    late: Mutex<Vec<(Event, Vec<usize>)>>,
+}
+
+/// Whom to nudge when a piece is there; nobody if that one looks by itself.
+pub(super) type Waker = Option<Registration>;
+
+impl Wake for Waker {
+    fn wake(&self) {
+        self.iter().for_each(Registration::nudge);
+    }
+}
+
+impl Stock {
+    /// A stock of `bytes`, but of at least one piece in each half.
+    pub(super) fn new(context: &Context, bytes: usize) -> Result<Self> {
+        let half = || Half::new(context, bytes / (2 * PIECE)).map(Arc::new);
+        Ok(Self { outgoing: half()?, incoming: half()? })
+    }
+}
+
+impl Half {
+    pub(super) fn new(context: &Context, pieces: usize) -> Result<Self> {
+        let pieces = pieces.max(1);
+        let buffer = Arc::new(PinnedBuffer::new(context, pieces * PIECE)?);
+        let (stream, events, late) = (Stream::new(context)?, Mutex::default(), Mutex::default());
+        Ok(Self { pieces: Pieces::new(pieces), buffer, stream, events, late })
+    }
+
+    /// The stream of all its copies.
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// As of [`Pieces::first`].
+    pub(super) fn first(&self, place: &mut Place, waker: &Waker) -> Option<usize> {
+        self.pieces.first(place, || waker.clone()).or_else(|| {
+            self.settle();
+            self.pieces.first(place, || waker.clone())
+        })
+    }
+
+    /// As of [`Pieces::further`].
+    pub(super) fn further(&self) -> Option<usize> {
+        self.pieces.further()
+    }
+
+    /// Gives back a piece whose copies are done.
+    pub(super) fn give(&self, piece: usize) {
+        self.pieces.give([piece]);
+    }
+
+    /// Gives back pieces whose copies may be under way: nobody gets them before these are done.
+    pub(super) fn give_late(&self, pieces: Vec<usize>) {
+        if pieces.is_empty() {
+            return;
+        }
+        match self.event() {
+            Ok(event) => lock(&self.late).push((event, pieces)),
+            // Only a device that has failed refuses. It copies nothing any more, for nobody.
+            Err(_) => self.pieces.give(pieces),
+        }
+        self.settle();
+    }
+
+    /// Whether pieces of connections that have ended are still waited for, of which nobody will tell.
+    pub(super) fn has_late(&self) -> bool {
+        !lock(&self.late).is_empty()
+    }
+
+    /// Takes pieces back whose copies are done by now.
+    fn settle(&self) {
+        let done: Vec<_> =
+            lock(&self.late).extract_if(.., |(event, _)| event.is_done().unwrap_or(true)).collect();
+        for (event, pieces) in done {
+            self.pieces.give(pieces);
+            self.recycle(event);
+        }
+    }
+
+    /// As of [`Pieces::leave`].
+    pub(super) fn leave(&self, place: &mut Place) {
+        self.pieces.leave(place);
+    }
+
+    /// As of [`Pieces::park`].
+    pub(super) fn park(&self) -> bool {
+        self.pieces.park()
+    }
+
+    /// As of [`Pieces::unpark`].
+    pub(super) fn unpark(&self) {
+        self.pieces.unpark();
+    }
+
+    /// Bytes of the half, as devices see them.
+    pub(super) fn device(&self, at: usize, len: usize) -> Result<DeviceSlice> {
+        self.buffer.slice(at..at + len)
+    }
+
+    /// Where byte `at` of the half is for the host.
+    pub(super) fn host(&self, at: usize) -> *mut u8 {
+        self.buffer.memory().as_ptr().wrapping_add(at)
+    }
+
+    /// Copies `from` to byte `at`.
+    pub(super) fn fill(&self, at: usize, from: &[u8]) -> Result<()> {
+        self.buffer.memory().write(at, from)
+    }
+
+    /// Copies what is at byte `at` to `to`.
+    pub(super) fn read(&self, at: usize, to: &mut [u8]) -> Result<()> {
+        self.buffer.memory().read(at, to)
+    }
+
+    /// An event behind everything that the stream has been given.
+    pub(super) fn event(&self) -> Result<Event> {
+        let known = lock(&self.events).pop();
+        let event = match known {
+            Some(event) => event,
+            None => Event::new(self.stream.context())?,
+        };
+        event.record(&self.stream)?;
+        Ok(event)
+    }
+
+    /// Takes an event back for the next use.
+    pub(super) fn recycle(&self, event: Event) {
+        lock(&self.events).push(event);
+    }
+
+    /// Pieces that nobody holds.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.settle();
+        self.pieces.free()
+    }
+}
