@@ -13,7 +13,6 @@
 
 pub mod abi;
 pub mod catalog;
-pub mod collective;
 mod forms;
 mod fragment;
 #[cfg(feature = "fuzzing")]

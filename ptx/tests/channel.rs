@@ -3,11 +3,11 @@
 
 mod device;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{
     ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, GridBarrierHandle, MemoryChannelHandle, NO_PEER, Operation,
     SemaphoreHandle,
 };
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::channel::{copy, put_packets, unpack_packets};
 use aqueduct_ptx::oracle::{paint, sizes};
 use aqueduct_ptx::{Target, functions};

@@ -3,8 +3,8 @@
 mod device;
 mod ring;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, LEFT_CLOSED, NO_PEER, Operation, ProxyTrigger};
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::fifo::Arrivals;
 use cuda_driver_sys::CUfunction;
 use device::{Args, patience};

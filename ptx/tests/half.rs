@@ -2,8 +2,8 @@
 
 mod device;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, MemoryChannelHandle, SemaphoreHandle};
-use aqueduct_ptx::collective::LaunchShape;
 use device::{Args, Machine};
 
 const FLAG: u32 = 9;

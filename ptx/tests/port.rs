@@ -7,11 +7,11 @@ mod ring;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{
     ABORT_RECORD_COMPLETE, ChannelTrigger, LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, Operation,
     PortChannelHandle, ProxyTrigger, SemaphoreHandle, TriggerKind, lap_bit,
 };
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::channel::put_packets;
 use aqueduct_ptx::oracle::paint;
 use cuda_driver_sys::CUfunction;

@@ -9,11 +9,11 @@ mod device;
 mod ring;
 mod standins;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{
     ABORT_RECORD_COMPLETE, ABORT_WORD_RUN, AbortRecord, DeviceStruct, LEFT_TOLD, MemoryChannelHandle,
     Operation, PortChannelHandle, SemaphoreHandle, TriggerKind,
 };
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::{Target, functions};
 use calls::{Calls, Form, NOT};
 use device::{Args, Machine};

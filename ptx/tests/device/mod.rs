@@ -8,11 +8,19 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use aqueduct_ptx::abi::{ABORT_WORD_RUN, AbortClaim, AbortHandle, AbortRecord, DeviceStruct};
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::{Target, instantiate};
 use cuda_driver_sys::{
     CUcontext, CUdevice_attribute_enum as Attribute, CUfunction, CUmodule, CUresult, CUstream, DriverTable,
 };
+
+/// Grid and block of a launch, both one-dimensional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchShape {
+    /// Blocks.
+    pub(crate) grid: u32,
+    /// Threads in a block, a multiple of 32.
+    pub(crate) block: u32,
+}
 
 /// How long a test waits for kernels before it sets the abort word and fails: a minute, or as many seconds as
 /// `AQUEDUCT_TEST_PATIENCE` says.

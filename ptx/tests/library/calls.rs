@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{
     AbortHandle, DeviceStruct, FifoHandle, GridBarrierHandle, LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD,
     MemoryChannelHandle, PortChannelHandle, SemaphoreHandle,
 };
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::{Target, declarations, functions};
 use cuda_driver_sys::CUfunction;
 

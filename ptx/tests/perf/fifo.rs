@@ -1,6 +1,6 @@
 //! The bare pushes that `aqueduct perf fifo` compares with.
 
-use aqueduct_ptx::collective::LaunchShape;
+use crate::device::LaunchShape;
 use aqueduct_ptx::oracle::fifo::Arrivals;
 
 use crate::clock::{IMPATIENT, PATIENT, looking_at_the_clock};

@@ -13,7 +13,7 @@ mod ring;
 
 use std::time::{Duration, Instant};
 
-use aqueduct_ptx::collective::LaunchShape;
+use crate::device::LaunchShape;
 
 const ONE: LaunchShape = LaunchShape { grid: 1, block: 32 };
 /// Long enough for a kernel that does not wait to have ended.

@@ -1,7 +1,7 @@
 //! Calls that are told to leave.
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, NO_PEER, Operation};
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Operand, Reduction, Step};
 
 use crate::rig::{

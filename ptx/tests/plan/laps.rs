@@ -1,6 +1,6 @@
 //! Calls near 2^32, and counters and flags of many calls.
 
-use aqueduct_ptx::collective::LaunchShape;
+use crate::device::LaunchShape;
 use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Number, Operand, Reduction, Shape, Share, Step};
 
 use crate::rig::{

@@ -1,7 +1,7 @@
 //! Moves with LL128 packets.
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, Operation};
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{
     Base, Block, Element, Kernel, Move, Number, Operand, Port, PortPut, Reduction, Share, Step,
 };

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{
     ABORT_RECORD_COMPLETE, AbortRecord, DeviceStruct, NO_PEER, Operation, PortChannelHandle, SemaphoreHandle,
     TriggerKind,
 };
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{Base, Element, Kernel, Operand, Port, PortPut, Step};
 
 use crate::rig::{ADDRESSES, Sizes, World, fixed, kernel, moved, operand, with_packets};

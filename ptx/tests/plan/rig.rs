@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Once;
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{DeviceStruct, NO_PEER, PlanArgs};
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{
     Base, Block, Element, Kernel, Laps, Move, Number, Operand, PacketForm, Reduction, Shape, Signal, Step,
     Wait, render,

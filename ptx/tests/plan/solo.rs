@@ -80,8 +80,7 @@ impl Solo {
         model.run(kernel);
         let function = world.load(0, kernel);
         let args = world.args(0, sizes, skew, kernel);
-        let shape =
-            aqueduct_ptx::collective::LaunchShape { grid: kernel.blocks.len() as u32, block: kernel.threads };
+        let shape = crate::device::LaunchShape { grid: kernel.blocks.len() as u32, block: kernel.threads };
         world.machine.launch(0, function, shape, &args);
         meanwhile();
         world.machine.finish();

@@ -18,11 +18,11 @@ mod standins;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{
     ABORT_RECORD_COMPLETE, AbortHandle, GridBarrierHandle, LEFT_CLOSED, MemoryChannelHandle, NO_PEER,
     SPINS_FREE, SPINS_PER_ABORT_READ, SemaphoreHandle,
 };
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::oracle::paint;
 use aqueduct_ptx::{Target, declarations, instantiate};
 use calls::{Calls, Form, TOLD, linked};

@@ -1,7 +1,7 @@
 //! The bare loops of `aqueduct perf` order what the library's own operations order, or they would be no match for them.
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::FifoHandle;
-use aqueduct_ptx::collective::LaunchShape;
 
 use crate::clock::{IMPATIENT, PATIENT, looking_at_the_clock};
 use crate::device::{Args, Machine};

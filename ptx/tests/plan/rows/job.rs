@@ -1,7 +1,7 @@
 //! Ranks that run one plan by rows.
 
+use crate::device::LaunchShape;
 use aqueduct_ptx::abi::{DeviceStruct as _, OverflowRecord, PlanRows};
-use aqueduct_ptx::collective::LaunchShape;
 use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Move, Number, Reduction, Rows, Share, Step};
 use cuda_driver_sys::CUfunction;
 
