@@ -142,6 +142,29 @@ impl Error {
         self
     }
 
+    /// The same failure as one of `op`, which the program called, if it was found by an operation whose name begins with `inner`.
+    /// The message names `op` instead, too: as a call, and where it has a peer's error in it.
+    #[must_use]
+    pub(crate) fn called(mut self, inner: &str, op: &'static str) -> Self {
+        if self.op.starts_with(inner) {
+            for end in ["()", ": "] {
+                let named = format!("{}{end}", self.op);
+                if self.message.contains(&named) {
+                    self.message = self.message.replace(&named, &format!("{op}{end}")).into();
+                }
+            }
+            self.op = op;
+        }
+        self
+    }
+
+    /// The same failure with `what` it is about before its message.
+    #[must_use]
+    pub(crate) fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message).into();
+        self
+    }
+
     /// Names the peer this error is about.
     #[must_use]
     pub fn with_peer(mut self, rank: u32) -> Self {

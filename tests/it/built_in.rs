@@ -1,5 +1,6 @@
 //! Built-in collectives as plans, between threads with a device each and between processes.
 
+mod errors;
 mod given;
 mod ways;
 

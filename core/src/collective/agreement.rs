@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::config::CollectiveConfig;
+use super::named::described;
 use super::tuning::{Choice, Tuning};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -28,6 +29,8 @@ pub(super) struct Agreed {
 struct Word {
     whole_lines: bool,
     scratch: u64,
+    /// The collective.
+    kind: String,
     /// What its caller passed, in words that an error can quote.
     settings: Vec<String>,
     /// The row of its table and what else decides whether the table speaks, or why the rank cannot go on.
@@ -53,7 +56,8 @@ pub(super) fn agree(
     let mine = Word {
         whole_lines: comm.topology().all_nvlink(),
         scratch: comm.scratch().left() / 2,
-        settings: settings(kind, config),
+        kind: described(kind),
+        settings: settings(config),
         table: given.as_ref().map(|table| Table::of(table.as_ref(), comm, kind)).map_err(ToString::to_string),
     };
     let all = comm.gather(op, &mine.encode(), deadline)?;
@@ -80,11 +84,17 @@ fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Resul
     if let Err(text) = &theirs.table {
         return Err((ErrorKind::Remote, format!("rank {rank} cannot prepare the collective: {text}")));
     }
+    if mine.kind != theirs.kind {
+        let (theirs, mine) = (&theirs.kind, &mine.kind);
+        let message = format!(
+            "rank {rank} prepares {theirs}, and rank {me} {mine}; prepare the same on all ranks, in the same order"
+        );
+        return Err((ErrorKind::InvalidUsage, message));
+    }
     let differs = mine.settings.iter().zip(&theirs.settings).find(|(mine, theirs)| mine != theirs);
     if let Some((mine, theirs)) = differs {
-        let message = format!(
-            "rank {rank} was given {theirs}, rank {me} {mine}; give every rank the same collective and settings"
-        );
+        let message =
+            format!("rank {rank} was given {theirs}, rank {me} {mine}; give every rank the same settings");
         return Err((ErrorKind::InvalidUsage, message));
     }
     if mine.table != theirs.table {
@@ -97,7 +107,7 @@ fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Resul
 }
 
 /// What a caller passed, from which plans, sizes and ways follow. Which plans they are is compared when they are prepared.
-fn settings(kind: &Kind, config: &CollectiveConfig) -> Vec<String> {
+fn settings(config: &CollectiveConfig) -> Vec<String> {
     let CollectiveConfig { variants, plans, packet_bytes, line_bytes, copy_bytes, staging_bytes, tuning: _ } =
         config;
     let bytes = |name: &str, bytes: Option<u64>| match bytes {
@@ -105,7 +115,6 @@ fn settings(kind: &Kind, config: &CollectiveConfig) -> Vec<String> {
         None => format!("no {name}"),
     };
     let mut settings = vec![
-        format!("{kind:?}"),
         format!("variants {variants:?}"),
         bytes("packet_bytes", *packet_bytes),
         bytes("line_bytes", *line_bytes),
@@ -135,7 +144,10 @@ impl Table {
 impl Word {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u8(self.whole_lines.into()).u64(self.scratch).count(self.settings.len());
+        w.u8(self.whole_lines.into())
+            .u64(self.scratch)
+            .str_cut(&self.kind, MAX_TEXT)
+            .count(self.settings.len());
         self.settings.iter().for_each(|text| _ = w.str_cut(text, MAX_TEXT));
         match &self.table {
             Ok(Table { given, misfit, row }) => {
@@ -149,7 +161,7 @@ impl Word {
 
     fn decode(said: &[u8]) -> WireResult<Self> {
         let mut r = Reader::new(said);
-        let (whole_lines, scratch) = (r.bool()?, r.u64()?);
+        let (whole_lines, scratch, kind) = (r.bool()?, r.u64()?, r.str(MAX_TEXT)?.to_owned());
         let settings = (0..r.count(MAX_SETTINGS, size_of::<u32>())?)
             .map(|_| r.str(MAX_TEXT).map(str::to_owned))
             .collect::<WireResult<_>>()?;
@@ -164,6 +176,6 @@ impl Word {
             Ok(Table { given, misfit, row })
         };
         r.finish()?;
-        Ok(Self { whole_lines, scratch, settings, table })
+        Ok(Self { whole_lines, scratch, kind, settings, table })
     }
 }

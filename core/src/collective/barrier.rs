@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::named::called;
 use super::plans;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -29,7 +30,8 @@ impl Barrier {
             1 => None,
             ranks => {
                 let config = ExecutorConfig::default().with_max_bytes(0);
-                Some(Executor::prepare(comm, &plans::barrier(ranks)?, config, deadline)?)
+                let executor = Executor::prepare(comm, &plans::barrier(ranks)?, config, deadline);
+                Some(called("Barrier::prepare", executor)?)
             }
         };
         Ok(Self { comm: comm.clone(), executor, none: Arc::new(GpuBuffer::new(comm.context(), 16)?) })
@@ -41,8 +43,9 @@ impl Barrier {
     /// # Errors
     /// `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a driver error.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
-        let Some(executor) = &self.executor else { return self.comm.check_all("Barrier::launch") };
+        const OP: &str = "Barrier::launch";
+        let Some(executor) = &self.executor else { return self.comm.check_all(OP) };
         let none = self.none.slice(..0)?;
-        executor.execute(stream, &none, &none, 0, Element::U8, None)
+        called(OP, executor.execute(stream, &none, &none, 0, Element::U8, None))
     }
 }

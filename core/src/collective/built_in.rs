@@ -8,6 +8,7 @@ use super::config::{CollectiveConfig, reduces};
 use super::drafts::{COPY_ENGINE, Draft, TWO_SHOT, ZERO_COPY, drafts};
 use super::entry::Entry;
 use super::geometry::agreed_geometry;
+use super::named::{called, called_for};
 use super::plans;
 use super::sizes::staging_bytes;
 use super::staging::Staging;
@@ -20,6 +21,7 @@ use crate::plan::{Element, Executor, Kind, PlanBuffers, Reduction};
 
 const PREPARE: &str = "Collective::prepare";
 const LAUNCH: &str = "Collective::launch";
+const LAUNCH_ON: &str = "Collective::launch_on";
 
 /// One collective over all ranks of a communicator: prepared once, then launched on streams.
 ///
@@ -95,7 +97,7 @@ impl Collective {
         let drafts = drafts(&kind, &config, chosen.choice, (ranks, geometry), slice, series)?;
         let users = config.plans.len();
         let wanted: Vec<_> = drafts.iter().map(|draft| (&draft.plan, draft.settings.clone())).collect();
-        let executors = Executor::prepare_all(comm, &wanted, deadline)?;
+        let executors = called_for(PREPARE, &kind, Executor::prepare_all(comm, &wanted, deadline))?;
         let entry = |(draft, executor): (Draft, Executor)| {
             let Draft { name, bytes, sliced, .. } = draft;
             Entry { name, executor, bytes, sliced }
@@ -108,7 +110,8 @@ impl Collective {
         let staged = staged.map(|entry| entry.executor.clone());
         let staging = match staged {
             Some(executor) => {
-                let memory = Staging::prepare(comm, &executor, slice, deadline)?;
+                let memory = Staging::prepare(comm, &executor, slice, deadline);
+                let memory = called_for(PREPARE, &kind, memory)?;
                 Some((executor, memory))
             }
             None => None,
@@ -151,7 +154,9 @@ impl Collective {
         let show = |entry: &Entry| {
             let as_planned = in_place && plans::in_place_differs(&inner.kind);
             let wanted = entry.in_place() == as_planned && entry.executor.reaches_buffers();
-            wanted.then(|| entry.executor.prepare_buffers(input, output, deadline)).transpose()
+            wanted
+                .then(|| called_for(OP, &inner.kind, entry.executor.prepare_buffers(input, output, deadline)))
+                .transpose()
         };
         let shown = inner.plans.iter().map(show).collect::<Result<_>>()?;
         Ok(CollectiveBuffers {
@@ -169,8 +174,9 @@ impl Collective {
     /// # Errors
     /// `InvalidUsage` for a count that the collective cannot have.
     pub fn algorithm(&self, in_place: bool, count: usize, element: Element) -> Result<&str> {
-        let call = self.call(count, element)?;
-        Ok(self.name(self.way(&call, in_place, false)?))
+        const OP: &str = "Collective::algorithm";
+        let call = self.call(OP, count, element)?;
+        Ok(self.name(self.way(OP, &call, in_place, false)?))
     }
 
     /// The way of a call on shown buffers: also `zero-copy` and `copy-engine`.
@@ -178,8 +184,9 @@ impl Collective {
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
     pub fn algorithm_on(&self, buffers: &CollectiveBuffers, count: usize, element: Element) -> Result<&str> {
-        let call = self.call(count, element)?;
-        Ok(self.name(self.way(&call, buffers.in_place, true)?))
+        const OP: &str = "Collective::algorithm_on";
+        let call = self.call(OP, count, element)?;
+        Ok(self.name(self.way(OP, &call, buffers.in_place, true)?))
     }
 
     /// Why a call goes the way that [`algorithm`](Self::algorithm) names, or [`algorithm_on`](Self::algorithm_on) if `shown`: a line for
@@ -188,13 +195,14 @@ impl Collective {
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
     pub fn explain(&self, in_place: bool, shown: bool, count: usize, element: Element) -> Result<String> {
-        let call = self.call(count, element)?;
+        const OP: &str = "Collective::explain";
+        let call = self.call(OP, count, element)?;
         let (inner, bytes) = (&self.inner, call.bytes());
         let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = inner.chosen.choice;
         let longest = packet_bytes.max(line_bytes);
         let why = &inner.chosen.why;
         let buffers = if shown { "shown to the peers" } else { "not shown to the peers" };
-        let way = self.way(&call, in_place, shown)?;
+        let way = self.way(OP, &call, in_place, shown)?;
         if let Way::Plan(index) = way
             && index < inner.users
         {
@@ -262,16 +270,16 @@ impl Collective {
         reduction: impl Into<Option<Reduction>>,
     ) -> Result<()> {
         if !Arc::ptr_eq(&self.inner, &buffers.of) {
-            return Err(Error::usage(LAUNCH, "these buffers were shown for another collective"));
+            return Err(Error::usage(LAUNCH_ON, "these buffers were shown for another collective"));
         }
-        let call = self.call(count, element)?;
+        let call = self.call(LAUNCH_ON, count, element)?;
         let at = if buffers.in_place { call.in_place(self.inner.comm.rank()) } else { [0, 0] };
         let [inputs, outputs] = call.needed(self.inner.comm.rank());
         let take = |name: &str, buffer: &Arc<GpuBuffer>, at: usize, len: usize| {
             buffer.slice(at..at + len).map_err(|_| {
                 let message =
                     format!("this call needs {} bytes of {name}, which has {}", at + len, buffer.len());
-                Error::usage(LAUNCH, message)
+                Error::usage(LAUNCH_ON, message)
             })
         };
         let input = take("input", &buffers.input, at[0], inputs)?;
@@ -288,52 +296,55 @@ impl Collective {
         reduction: Option<Reduction>,
     ) -> Result<()> {
         let inner = &*self.inner;
-        inner.comm.check_all(LAUNCH)?;
-        self.check_variant(element, reduction)?;
-        let call = self.call(count, element)?;
-        let in_place = call.place(inner.comm.context(), inner.comm.rank(), slices)?;
+        let op = if shown.is_some() { LAUNCH_ON } else { LAUNCH };
+        inner.comm.check_all(op)?;
+        self.check_variant(op, element, reduction)?;
+        let call = self.call(op, count, element)?;
+        let in_place = call.place(op, inner.comm.context(), inner.comm.rank(), slices)?;
         // An empty call exchanges nothing, and so it must not use up a half of scratch.
         if count == 0 || in_place && inner.comm.size() == 1 {
             return Ok(());
         }
-        match self.way(&call, in_place, shown.is_some())? {
+        let launched = match self.way(op, &call, in_place, shown.is_some())? {
             Way::Staged => {
-                let Some((executor, staging)) = &inner.staging else { return Err(no_way()) };
+                let Some((executor, staging)) = &inner.staging else { return Err(no_way(op)) };
                 staging.launch(executor, stream, slices, &call, reduction)
             }
             Way::Plan(index) => {
                 let entry = &inner.plans[index];
-                if let Some(buffers) = shown.and_then(|shown| shown.shown[index].as_ref()) {
-                    let variant = (element, reduction);
-                    return entry.executor.execute_within(stream, buffers, slices, count, variant);
+                match shown.and_then(|shown| shown.shown[index].as_ref()) {
+                    Some(buffers) => {
+                        entry.executor.execute_within(stream, buffers, slices, count, (element, reduction))
+                    }
+                    None => entry.execute(stream, slices, &call, reduction),
                 }
-                entry.execute(stream, slices, &call, reduction)
             }
-        }
+        };
+        called(op, launched)
     }
 
     /// Also of one rank, whose plans only move data.
-    fn check_variant(&self, element: Element, reduction: Option<Reduction>) -> Result<()> {
+    fn check_variant(&self, op: &'static str, element: Element, reduction: Option<Reduction>) -> Result<()> {
         let variants = &self.inner.variants;
         match reduction {
-            Some(op) if !variants.is_empty() && !variants.contains(&(element, reduction)) => {
+            Some(wanted) if !variants.is_empty() && !variants.contains(&(element, reduction)) => {
                 let message = format!(
                     "{} {} was not prepared; name it in CollectiveConfig::with_variants",
                     element.name(),
-                    op.name()
+                    wanted.name()
                 );
-                Err(Error::usage(LAUNCH, message))
+                Err(Error::usage(op, message))
             }
             _ => Ok(()),
         }
     }
 
-    fn call(&self, count: usize, element: Element) -> Result<Call> {
-        Call::new(&self.inner.kind, self.inner.comm.size(), count, element)
+    fn call(&self, op: &'static str, count: usize, element: Element) -> Result<Call> {
+        Call::new(op, &self.inner.kind, self.inner.comm.size(), count, element)
     }
 
     /// The same on every rank, since it looks at nothing else.
-    fn way(&self, call: &Call, in_place: bool, shown: bool) -> Result<Way> {
+    fn way(&self, op: &'static str, call: &Call, in_place: bool, shown: bool) -> Result<Way> {
         // One rank has no plans of calls in place, which do nothing.
         let in_place = in_place && self.inner.comm.size() > 1 && plans::in_place_differs(&self.inner.kind);
         let serves = |entry: &Entry| {
@@ -346,7 +357,7 @@ impl Collective {
         match self.inner.plans.iter().position(serves) {
             Some(index) => Ok(Way::Plan(index)),
             None if self.inner.staging.is_some() => Ok(Way::Staged),
-            None => Err(no_way()),
+            None => Err(no_way(op)),
         }
     }
 
@@ -358,6 +369,6 @@ impl Collective {
     }
 }
 
-fn no_way() -> Error {
-    Error::new(ErrorKind::Internal, LAUNCH, "no plan serves this call")
+fn no_way(op: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, op, "no plan serves this call")
 }

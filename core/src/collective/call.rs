@@ -5,8 +5,6 @@ use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice};
 use crate::plan::{Element, Kind};
 
-const LAUNCH: &str = "Collective::launch";
-
 /// One rank's call without its buffers: the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
@@ -25,8 +23,14 @@ pub(super) struct Call {
 
 impl Call {
     /// # Errors
-    /// `InvalidUsage` for a size that does not divide, or exceeds the address space.
-    pub(super) fn new(kind: &Kind, ranks: u32, count: usize, element: Element) -> Result<Self> {
+    /// Of `op`: `InvalidUsage` for a size that does not divide, or exceeds the address space.
+    pub(super) fn new(
+        op: &'static str,
+        kind: &Kind,
+        ranks: u32,
+        count: usize,
+        element: Element,
+    ) -> Result<Self> {
         let parts = parts(kind, ranks as usize);
         let size = element.bytes();
         let longest = count.checked_div(parts[0]).and_then(|part| part.checked_mul(parts[0].max(parts[1])));
@@ -35,14 +39,14 @@ impl Call {
             .is_none_or(|bytes| bytes > isize::MAX as usize)
         {
             let message = format!("{count} elements of {size} bytes exceed the address space");
-            return Err(Error::usage(LAUNCH, message));
+            return Err(Error::usage(op, message));
         }
         if !count.is_multiple_of(parts[0]) {
             let message = format!(
                 "{count} elements do not divide into parts for {ranks} ranks; {} needs a multiple of {ranks}",
                 kind.name()
             );
-            return Err(Error::usage(LAUNCH, message));
+            return Err(Error::usage(op, message));
         }
         let absent = match *kind {
             Kind::Gather { root } => [None, Some(root)],
@@ -92,17 +96,18 @@ impl Call {
     /// Whether a call on these buffers takes the plans of calls in place.
     ///
     /// # Errors
-    /// `InvalidUsage` for buffers that are too small, misaligned, of another device, or that overlap otherwise.
+    /// Of `op`: `InvalidUsage` for buffers that are too small, misaligned, of another device, or that overlap otherwise.
     pub(super) fn place(
         &self,
+        op: &'static str,
         context: &Context,
         rank: u32,
         [input, output]: [&DeviceSlice; 2],
     ) -> Result<bool> {
-        let refuse = |message: String| Err(Error::usage(LAUNCH, message));
+        let refuse = |message: String| Err(Error::usage(op, message));
         let (lengths, size) = (self.needed(rank), self.element.bytes());
         for ((name, slice), needed) in [("input", input), ("output", output)].into_iter().zip(lengths) {
-            slice.check_context(LAUNCH, context)?;
+            slice.check_context(op, context)?;
             if slice.len() < needed {
                 return refuse(format!(
                     "this call needs {needed} bytes of {name}, which has {}",
@@ -152,7 +157,7 @@ mod tests {
     use super::*;
 
     fn call(kind: &Kind, count: usize) -> Call {
-        Call::new(kind, 4, count, Element::F16).unwrap()
+        Call::new("test", kind, 4, count, Element::F16).unwrap()
     }
 
     #[test]
@@ -175,11 +180,11 @@ mod tests {
     #[test]
     fn sizes_that_cannot_be_are_refused() {
         for kind in [Kind::ReduceScatter, Kind::AllToAll, Kind::Scatter { root: 0 }] {
-            let error = Call::new(&kind, 4, 6, Element::F16).unwrap_err();
+            let error = Call::new("test", &kind, 4, 6, Element::F16).unwrap_err();
             assert!(error.to_string().contains("multiple of 4"), "{error}");
         }
         for kind in [Kind::AllGather, Kind::AllReduce, Kind::Gather { root: 0 }] {
-            let error = Call::new(&kind, 4, usize::MAX / 2, Element::F16).unwrap_err();
+            let error = Call::new("test", &kind, 4, usize::MAX / 2, Element::F16).unwrap_err();
             assert!(error.to_string().contains("address space"), "{error}");
         }
     }

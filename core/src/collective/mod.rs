@@ -10,6 +10,7 @@ mod config;
 mod drafts;
 mod entry;
 mod geometry;
+mod named;
 mod plans;
 mod point_to_point;
 mod sizes;

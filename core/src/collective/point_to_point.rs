@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::named::called;
 use super::plans;
 use super::variable::shape;
 use crate::comm::Communicator;
@@ -12,6 +13,7 @@ use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, PinnedBuffer, RelaxedCapture
 use crate::plan::{Element, Executor, ExecutorConfig, Kind, Numbers, PlanBuffers, Rows};
 use crate::sync::{Mutex, lock};
 
+const PREPARE: &str = "PointToPoint::prepare";
 const LAUNCH: &str = "PointToPoint::launch";
 /// Tables that are allocated at once. A call's table is in use until the call has ended, and that of a captured call as long as its
 /// graph.
@@ -48,8 +50,11 @@ impl PointToPoint {
     /// # Errors
     /// As for [`Executor::prepare`].
     pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
-        let plan = plans::variable(&Kind::AllToAll, shape(comm)).ok_or_else(no_plan)??;
-        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().unchecked(), deadline)?;
+        let mut plan = plans::variable(&Kind::AllToAll, shape(comm)).ok_or_else(no_plan)??;
+        // Ranks compare it, and an all-to-all has the same plan.
+        plan.name = "sends and receives".to_owned();
+        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().unchecked(), deadline);
+        let executor = called(PREPARE, executor)?;
         let inner = Inner { comm: comm.clone(), executor, tables: Mutex::new(Vec::new()) };
         let tables = (0..TABLES).map(|_| inner.new_table()).collect::<Result<Vec<_>>>()?;
         *lock(&inner.tables) = tables;
@@ -61,7 +66,8 @@ impl PointToPoint {
     /// # Errors
     /// `InvalidUsage` for a buffer of another device; `Timeout`; a driver error.
     pub fn buffer(&self, buffer: &Arc<GpuBuffer>, deadline: impl Into<Deadline>) -> Result<ReceiveBuffer> {
-        let shown = self.inner.executor.prepare_buffers(buffer, buffer, deadline)?;
+        let shown = self.inner.executor.prepare_buffers(buffer, buffer, deadline);
+        let shown = called("PointToPoint::buffer", shown)?;
         Ok(ReceiveBuffer { of: Arc::clone(&self.inner), buffer: Arc::clone(buffer), shown })
     }
 
@@ -121,7 +127,7 @@ impl PointToPoint {
             received: None,
             anywhere: Some(keep),
         };
-        inner.executor.execute_by_rows(stream, &buffer.shown, &rows, (Element::U8, None))
+        called(LAUNCH, inner.executor.execute_by_rows(stream, &buffer.shown, &rows, (Element::U8, None)))
     }
 }
 
@@ -158,7 +164,7 @@ impl Inner {
 }
 
 fn no_plan() -> Error {
-    Error::new(ErrorKind::Internal, "PointToPoint::prepare", "no plan for an all-to-all")
+    Error::new(ErrorKind::Internal, PREPARE, "no plan for an all-to-all")
 }
 
 /// An error unless each rank exists and occurs once.

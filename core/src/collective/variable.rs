@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::config::CollectiveConfig;
 use super::geometry::agreed_geometry;
+use super::named::{called, called_for};
 use super::plans::{self, Shape};
 use super::sizes::{shape as shape_of, usual_blocks};
 use crate::comm::Communicator;
@@ -145,8 +146,12 @@ impl VariableCollective {
                 format!("{} of variable sizes: use AllToAll, AllGather or ReduceScatter", kind.name());
             return Err(Error::usage(PREPARE, message));
         };
+        let mut plan = plan?;
+        // Ranks compare it, and two collectives have the same plan.
+        plan.name = format!("{} of variable sizes", kind.name());
         // Tests check the built-in plans.
-        let executor = Executor::prepare(comm, &plan?, config.executor(None).unchecked(), deadline)?;
+        let executor = Executor::prepare(comm, &plan, config.executor(None).unchecked(), deadline);
+        let executor = called_for(PREPARE, &kind, executor)?;
         Ok(Self { inner: Arc::new(Inner { comm: comm.clone(), kind, executor }) })
     }
 
@@ -166,13 +171,15 @@ impl VariableCollective {
         output: &Arc<GpuBuffer>,
         deadline: impl Into<Deadline>,
     ) -> Result<VariableBuffers> {
+        const OP: &str = "VariableCollective::buffers";
         let in_place = Arc::ptr_eq(input, output);
         if in_place && self.inner.kind == Kind::AllToAll {
             let message = "an all-to-all of variable sizes cannot be in place: parts that come would replace parts that have not gone; \
                  use two buffers";
-            return Err(Error::usage("VariableCollective::buffers", message));
+            return Err(Error::usage(OP, message));
         }
-        let shown = self.inner.executor.prepare_buffers(input, output, deadline)?;
+        let shown = self.inner.executor.prepare_buffers(input, output, deadline);
+        let shown = called_for(OP, &self.inner.kind, shown)?;
         Ok(VariableBuffers { of: Arc::clone(&self.inner), shown, in_place })
     }
 
@@ -195,7 +202,8 @@ impl VariableCollective {
             return Err(Error::usage(LAUNCH, "these buffers were shown for another collective"));
         }
         let rows = counts.rows(&self.inner.kind, self.inner.comm.rank(), buffers.in_place)?;
-        self.inner.executor.execute_by_rows(stream, &buffers.shown, &rows, (element, reduction.into()))
+        let variant = (element, reduction.into());
+        called(LAUNCH, self.inner.executor.execute_by_rows(stream, &buffers.shown, &rows, variant))
     }
 }
 

@@ -25,7 +25,7 @@ use super::context::Context;
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
 use super::reaper::Released;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
 /// How a stream treats work that is enqueued on it now.
@@ -60,7 +60,15 @@ pub(super) fn status(driver: &Driver, stream: CUstream) -> Result<CaptureStatus>
 pub(super) fn begin(driver: &Driver, stream: CUstream, mode: CUstreamCaptureMode) -> Result<u64> {
     let mut captures = lock(&driver.slot::<Captures>().0);
     // SAFETY: the caller vouches for the stream.
-    unsafe { call!(driver, cuStreamBeginCapture_v2(stream, mode)) }?;
+    let begun = unsafe { call!(driver, raw cuStreamBeginCapture_v2(stream, mode)) }?;
+    match begun {
+        CUresult::CUDA_SUCCESS => {}
+        CUresult::CUDA_ERROR_ILLEGAL_STATE => {
+            let message = "the stream is being captured already, into another graph; end that capture first, or capture another stream";
+            return Err(Error::usage("GraphExec::capture", message).with_code(begun.0.cast_signed()));
+        }
+        other => return Err(driver.error("cuStreamBeginCapture_v2", other)),
+    }
     match ask(driver, stream) {
         Ok((_, Some(Capture { id, .. }))) => {
             captures.insert(id, Vec::new());

@@ -250,7 +250,7 @@ impl Attempts {
                 "rank {} has asked for {MAX_AHEAD} items that rank {} has not; set up fewer at a time",
                 key.peer, self.rank
             );
-            let refused = Error::new(ErrorKind::Exhausted, key.kind.op(), message);
+            let refused = Error::new(ErrorKind::Exhausted, key.op(), message);
             return Heard { answer: Some(Message::End(refused)), unused: None };
         }
         self.count_ahead(key, |name| name.asked = name.asked.max(Some(attempt)));
@@ -309,7 +309,7 @@ impl Attempts {
                      setup() once more to meet that one",
                     self.rank
                 );
-                Error::timeout(key.kind.op(), message)
+                Error::timeout(key.op(), message)
             }
         }
     }

@@ -5,6 +5,9 @@ use std::fmt;
 
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
+/// The operation of errors about items of the library's own. Whoever asked for them puts the program's call in its place.
+pub(crate) const SETUP: &str = "setup";
+
 /// The sort of object that an item of `setup()` makes, seen from this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
@@ -104,6 +107,11 @@ impl Key {
         Self { kind, peer, space: Namespace::User, tag }
     }
 
+    /// The call that errors name: the program made none for an item of the library's own.
+    pub(crate) fn op(&self) -> &'static str {
+        if self.space == Namespace::Library { SETUP } else { self.kind.op() }
+    }
+
     /// An item that the library makes for itself.
     pub(crate) fn library(kind: Kind, peer: u32, tag: u64) -> Self {
         Self { kind, peer, space: Namespace::Library, tag }
@@ -135,7 +143,11 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} with rank {}, tag {}", self.kind.op(), self.peer, self.tag)?;
+        write!(f, "{} with rank {}", self.kind.op(), self.peer)?;
+        // Tags that the library counts tell a program nothing.
+        if self.space != Namespace::Library {
+            write!(f, ", tag {}", self.tag)?;
+        }
         match self.space {
             Namespace::User => Ok(()),
             Namespace::Library => f.write_str(" of the library's own"),
@@ -149,6 +161,14 @@ impl fmt::Display for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_about_items_of_the_library_name_neither_its_tags_nor_calls_that_nobody_made() {
+        let (users, own) = (Key::user(Kind::MemorySend, 1, 77), Key::library(Kind::MemorySend, 1, 77));
+        assert_eq!((users.op(), own.op()), ("send_memory", "setup"));
+        assert_eq!(users.to_string(), "send_memory with rank 1, tag 77");
+        assert_eq!(own.to_string(), "send_memory with rank 1 of the library's own");
+    }
 
     #[test]
     fn exactly_one_end_leads_and_tags_of_users_and_of_the_library_differ() {

@@ -111,7 +111,7 @@ impl Post<'_> {
     pub(super) fn say(&self, key: Key, attempt: u64, message: Message) -> Result<()> {
         if key.peer != self.group.rank() {
             let (payload, fds) = Setup::new(key, attempt, message).encode();
-            return self.group.post(key.kind.op(), key.peer, frames::SETUP, &payload, fds);
+            return self.group.post(key.op(), key.peer, frames::SETUP, &payload, fds);
         }
         let (mut to, mut message) = (key.mirrored(key.peer), message);
         loop {

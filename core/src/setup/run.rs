@@ -148,7 +148,7 @@ impl Running {
 
     fn try_advance(&mut self, post: &Post<'_>, deadline: Deadline) -> Result<Progress> {
         let key = self.key;
-        post.group.check(key.kind.op())?;
+        post.group.check(key.op())?;
         if self.step == Step::Blocked {
             return self.unblock(post, deadline);
         }
@@ -172,13 +172,13 @@ impl Running {
             }
             Next::Wait => {}
         }
-        post.group.check_peer(key.kind.op(), key.peer)?;
+        post.group.check_peer(key.op(), key.peer)?;
         Ok(Progress::None)
     }
 
     fn unblock(&mut self, post: &Post<'_>, deadline: Deadline) -> Result<Progress> {
         let key = self.key;
-        post.group.check_peer(key.kind.op(), key.peer)?;
+        post.group.check_peer(key.op(), key.peer)?;
         match self.item.ready() {
             None => return Ok(Progress::None),
             Some(ready) => ready?,
@@ -252,6 +252,10 @@ impl Running {
                 "{}: what it is built on was not made before the deadline; ask for that with this communicator, before or in the same setup()",
                 self.key
             ),
+            Step::Asked if space == Namespace::Library => format!(
+                "rank {peer} did not come to the same exchange before the deadline; make the same calls that prepare collectives, \
+                 plans and buffers on all ranks, in the same order, and a new communicator if only some ranks made one of them"
+            ),
             Step::Asked => format!(
                 "{}: rank {peer} did not ask for its end before the deadline; it must call {call}, then setup()",
                 self.key
@@ -260,7 +264,7 @@ impl Running {
                 format!("{}: rank {peer} did not finish its end before the deadline", self.key)
             }
         };
-        Error::timeout(kind.op(), message).with_peer(peer)
+        Error::timeout(self.key.op(), message).with_peer(peer)
     }
 
     fn end(self, post: &Post<'_>, result: Result<()>) {

@@ -83,8 +83,9 @@ fn refusals(rank: &Rank, group: &PointToPoint) {
     let part = from.slice(..8).unwrap();
     let size = rank.comm.size();
     let refused = |sends: &[_], receives: &[_], words: &str| {
-        let error = group.launch(&stream, &shown, sends, receives).unwrap_err().to_string();
-        assert!(error.contains(words), "{error} does not say {words}");
+        let error = group.launch(&stream, &shown, sends, receives).unwrap_err();
+        assert_eq!(error.op(), "PointToPoint::launch", "{error}");
+        assert!(error.message().contains(words), "{error} does not say {words}");
     };
     refused(&[(size, part.clone())], &[], "there is no rank");
     refused(&[(0, part.clone()), (0, part.clone())], &[], "two sends of rank 0");

@@ -124,8 +124,9 @@ impl Bench<'_> {
         let shown = collective.buffers(input, output, soon()).unwrap();
         collective.launch(&self.stream, &shown, &numbers, Element::F32, Reduction::Sum).unwrap();
         let error = self.stream.synchronize(soon()).unwrap_err().to_string();
-        let words = format!("rank 0 has 36 bytes for rank {}, which has room for 40", ranks - 1);
+        let words = format!("rank 0 has 36 bytes for rank {}, whose own part has 40", ranks - 1);
         assert!(error.contains(&words), "{error} does not say {words}");
+        assert!(error.contains("give the same counts on all ranks"), "{error}");
         assert_same(
             &self.seen(output),
             &vec![CANARY; 4 * ROOM + GUARD],

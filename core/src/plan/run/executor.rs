@@ -20,6 +20,7 @@ use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream};
+use crate::setup::key::SETUP;
 
 const EXECUTE: &str = "Executor::execute";
 
@@ -138,7 +139,8 @@ impl Executor {
             PendingBuffers::begin(comm, &inner.plan, [&input, &output], tags, inner.transports)
         });
         let pending = all_done(comm, OP, begun, deadline).inspect_err(|_| comm.withdraw(&tags))?;
-        let made = comm.setup(deadline).and_then(|()| {
+        let set_up = comm.setup(deadline).map_err(|error| error.called(SETUP, OP));
+        let made = set_up.and_then(|()| {
             let mut shown = pending.finish(inner.number)?;
             if let Some((ports, _)) = &inner.ports {
                 let mut memories = Memories::of(ports);

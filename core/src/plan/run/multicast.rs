@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::multicast::{MulticastObject, granularity};
 use crate::gpu::vmm::{Mapping, PhysicalAllocation};
 use crate::memory::{BindingPlace, Teammate};
+use crate::setup::key::SETUP;
 use crate::wire::{Reader, WireResult, Writer};
 
 /// Tells the exchanges of one call of setup apart that lead to one peer.
@@ -191,7 +192,8 @@ impl Joined {
             withdraw();
             return Ok(None);
         };
-        let added = comm.setup(deadline).and_then(|()| {
+        let set_up = comm.setup(deadline).map_err(|error| error.called(SETUP, op));
+        let added = set_up.and_then(|()| {
             let added = begun.into_iter().map(|member| member.add(comm));
             added.collect::<Result<Vec<_>>>()
         });

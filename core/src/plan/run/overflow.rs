@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::OverflowRecord;
 
+use super::collective::Kind;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, PinnedBuffer};
 use crate::outcome::Outcome;
@@ -15,12 +16,16 @@ pub(super) struct Overflow {
     record: Arc<PinnedBuffer>,
     /// Calls that did not fit and of which some wait has said so.
     told: AtomicU64,
+    /// What goes to a rank and its room must be equally long: a reduce-scatter has one part for each rank.
+    equal: bool,
 }
 
 impl Overflow {
-    pub(super) fn new(context: &Context) -> Result<Self> {
+    /// For a plan of `kind`.
+    pub(super) fn new(context: &Context, kind: &Kind) -> Result<Self> {
         let record = Arc::new(PinnedBuffer::new(context, size_of::<OverflowRecord>())?);
-        Ok(Self { record, told: AtomicU64::new(0) })
+        let equal = matches!(kind, Kind::ReduceScatter);
+        Ok(Self { record, told: AtomicU64::new(0), equal })
     }
 
     /// The record's address for kernels.
@@ -62,6 +67,10 @@ impl Outcome for Overflow {
         let message = match bytes {
             u64::MAX => format!(
                 "counts and offsets of rank {sender} leave its buffers; no rank has moved anything in this call"
+            ),
+            _ if self.equal => format!(
+                "rank {sender} has {bytes} bytes for rank {receiver}, whose own part has {room}; give the same counts on all \
+                 ranks; no rank has moved anything in this call"
             ),
             _ => format!(
                 "rank {sender} has {bytes} bytes for rank {receiver}, which has room for {room}; no rank has moved anything in \

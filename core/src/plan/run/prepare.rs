@@ -20,6 +20,7 @@ use crate::comm::{Communicator, ScratchShare, Transport, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::Room;
+use crate::setup::key::SETUP;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 const PREPARE: &str = "Executor::prepare";
@@ -107,7 +108,8 @@ pub(super) fn prepare_all<'p>(
     let begun = all_done(comm, PREPARE, begun, deadline)
         .inspect_err(|_| drafts.iter().for_each(|draft| comm.withdraw(&draft.tags())))?;
 
-    let made = comm.setup(deadline).and_then(|()| {
+    let set_up = comm.setup(deadline).map_err(|error| error.called(SETUP, PREPARE));
+    let made = set_up.and_then(|()| {
         let parts = sized.into_iter().zip(compiled).zip(begun);
         let finished = drafts.iter().zip(parts);
         finished.map(|(draft, ((sized, made), begun))| draft.finish(sized, made, begun, deadline)).collect()
@@ -171,7 +173,8 @@ impl Draft<'_> {
             }
             None => None,
         };
-        let overflow = plan.settings.variable_chunks.then(|| Overflow::new(comm.context()).map(Arc::new));
+        let overflow = |()| Overflow::new(comm.context(), &plan.collective.kind).map(Arc::new);
+        let overflow = plan.settings.variable_chunks.then_some(()).map(overflow);
         let reaches_buffers = plan.ranks.iter().any(reaches_users);
         let mut inner = Prepared {
             comm: comm.clone(),

@@ -78,6 +78,15 @@ fn an_exchange_that_nobody_else_asks_for_is_named_by_its_call() {
 }
 
 #[test]
+fn an_exchange_of_the_librarys_own_names_no_tag_and_no_call_that_nobody_made() {
+    let key = Key::library(Kind::MemoryRecv, 0, 4_294_967_297);
+    let (error, _) = run_alone(&[(key, false)], Deadline::after(Duration::ZERO));
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Timeout, "setup"), "{error}");
+    assert!(error.message().contains("make the same calls that prepare"), "{error}");
+    assert!(!error.message().contains("4294967297") && !error.message().contains("recv_memory"), "{error}");
+}
+
+#[test]
 fn a_failure_of_this_rank_is_reported_before_what_it_heard() {
     let own = |text: &str| Error::new(ErrorKind::Exhausted, "recv_memory", text.to_owned()).with_peer(2);
     let heard =

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cuda_driver_sys::CUresult;
 
 use super::{Address, Gate, SOON, context, driver, eventually};
+use crate::ErrorKind;
 use crate::gpu::{CaptureMode, Context, Device, Event, GpuBuffer, GraphExec, Hooks, KeepAlive, Stream};
 
 /// Two streams, an event to fork from the first to the second, and one to join the first again.
@@ -289,10 +290,28 @@ fn a_graph_of_a_lost_context_lets_go_of_what_it_held() {
     let graph =
         GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| stream.retain(probe.clone())).unwrap();
     let sticky = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS.0.cast_signed();
-    let error = crate::Error::new(crate::ErrorKind::Cuda, "test", "lost").with_code(sticky);
+    let error = crate::Error::new(ErrorKind::Cuda, "test", "lost").with_code(sticky);
     drop(context.note(error));
     assert!(context.is_lost());
     drop(graph);
     context.reap();
     assert_eq!(Arc::strong_count(&probe), 1);
+}
+
+#[test]
+fn a_capture_within_a_capture_is_refused_and_leaves_the_outer_one_alone() {
+    let context = context(5);
+    let stream = Stream::new(&context).unwrap();
+    let (buffer, _, _) = buffer(&context);
+    let outer = GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| {
+        let inner = GraphExec::capture(stream, CaptureMode::ThreadLocal, |_| panic!("it has not begun"));
+        let error = inner.map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.op()), (ErrorKind::InvalidUsage, "GraphExec::capture"), "{error}");
+        assert!(error.message().contains("captured already") && error.code() != 0, "{error}");
+        stream.fill(&buffer.slice(..)?, 7)
+    });
+    let outer = outer.unwrap();
+    assert_eq!(outer.nodes(), 1);
+    outer.launch(&stream).unwrap();
+    stream.synchronize(SOON).unwrap();
 }
