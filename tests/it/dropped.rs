@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use aqueduct::ErrorKind;
 use aqueduct::collective::Collective;
 use aqueduct::comm::Communicator;
 use aqueduct::gpu::{CaptureMode, GpuBuffer, GraphExec, Stream};
@@ -134,4 +135,30 @@ fn a_plan_with_ports_that_was_dropped_in_flight_ends_well() {
             assert_same(&seen, &elements(F32_SUM.0, 0, 0, COUNT), format_args!("{how:?}, rank {me}"));
         });
     }
+}
+
+/// The other rank does not launch its part. The kernel leaves soon, and the wait says so.
+#[test]
+fn a_graph_that_is_launched_after_the_close_ends() {
+    let test = "dropped::a_graph_that_is_launched_after_the_close_ends";
+    threads(Machine::Software, RANKS, test, |rank| {
+        let buffer = loaded(&rank.comm);
+        let slice = buffer.slice(..).unwrap();
+        let config = Way::ALL[0].config([F32_SUM]);
+        let reduce = Collective::prepare(&rank.comm, Kind::AllReduce, config, soon()).unwrap();
+        let stream = Stream::new(rank.comm.context()).unwrap();
+        let (element, op) = F32_SUM;
+        let call = |on: &Stream| reduce.launch(on, &slice, &slice, COUNT, element, op);
+        let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, call).unwrap();
+        rank.barrier();
+        rank.comm.close(soon()).unwrap();
+        assert_eq!(call(&stream).unwrap_err().kind(), ErrorKind::InvalidUsage);
+        if rank.me() == EARLY {
+            graph.launch(&stream).unwrap();
+            let error = stream.synchronize(soon()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+            assert!(error.message().contains("closed the communicator while a kernel of its own waited"), "{error}");
+        }
+        rank.barrier();
+    });
 }

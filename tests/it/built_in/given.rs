@@ -118,6 +118,9 @@ fn wrong_calls_are_refused_and_do_nothing() {
             prepare(Kind::AllGather, config().with_plan(other.clone(), 0..=8)),
             "the plan other is one of SendRecv",
         );
+        #[expect(clippy::reversed_empty_ranges, reason = "on purpose")]
+        let none = config().with_plan(other.clone(), 9..=8);
+        says(prepare(Kind::SendRecv, none), "the plan other is for 9 to 8 bytes, which no message has");
         for kind in [Kind::Gather { root: 0 }, Kind::Scatter { root: 1 }] {
             says(prepare(kind, config().with_plan(other.clone(), 0..=8)), "takes no plans of users");
         }
