@@ -157,7 +157,10 @@ fn a_graph_that_is_launched_after_the_close_ends() {
             graph.launch(&stream).unwrap();
             let error = stream.synchronize(soon()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
-            assert!(error.message().contains("closed the communicator while a kernel of its own waited"), "{error}");
+            assert!(
+                error.message().contains("closed the communicator while a kernel of its own waited"),
+                "{error}"
+            );
         }
         rank.barrier();
     });

@@ -36,7 +36,7 @@ macro_rules! backends {
                     strangers, wrong_addresses;
                 peers: leaving_after_what_was_sent, leaving_one_after_the_other, leaving_with_full_buffers,
                     leaving_one_that_takes_nothing, connected_is_told_once, dropped_in_the_middle, callbacks_of_a_peer_that_leaves,
-                    another_generation, nothing_follows_the_end, events_in_order, joined_by_rank, connecting_from_many_threads;
+                    another_generation, two_of_one_rank, nothing_follows_the_end, events_in_order, joined_by_rank, connecting_from_many_threads;
                 reads: any_part_in_order, what_may_not_be_read, stale_tokens, each_ends_once, those_given_up_bring_nothing,
                     both_ways_from_many_threads;
                 shared: both_kinds_in_order, written_before_a_message, revoked_while_threads_read, the_owner_and_the_reader_fork;

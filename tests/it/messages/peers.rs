@@ -171,6 +171,38 @@ pub(super) fn callbacks_of_a_peer_that_leaves(rig: &Rig) {
     }
 }
 
+/// Two living messengers of one rank: whichever connects last is the peer, and the other one is lost.
+pub(super) fn two_of_one_rank(rig: &Rig) {
+    let [a, first] = rig.pair();
+    let second = rig.messenger(1);
+    let (events, seen) = (events(&a), Log::of(&a, 1));
+    let both = [&first, &second];
+    let mut lost: Option<Peer> = None;
+    for round in 0..4_u8 {
+        let speaks = both[usize::from(round) % 2];
+        let all = [&a, &first, &second];
+        // The end of its own earlier links may still be on its way.
+        let peer = connect(speaks, &a);
+        send(&all, &peer, 1, &[round]);
+        until(&all, || seen.len() == 1);
+        assert_eq!(seen.take(), [[round]]);
+        if let Some(lost) = lost.replace(peer) {
+            until(&all, || lost.lost().is_some());
+            let why = lost.lost().unwrap();
+            assert_eq!((why.kind(), why.peer()), (ErrorKind::PeerLost, Some(0)), "{why}");
+        }
+    }
+    until(&[&a, &first, &second], || events.len() == 7);
+    let [one, two] = both.map(|messenger| messenger.address().generation());
+    let events = events.take();
+    let of = |event: &str| {
+        let of_event = events.iter().filter(|(what, ..)| *what == event);
+        of_event.map(|(_, _, generation)| *generation).collect::<Vec<_>>()
+    };
+    assert_eq!(of("connected"), [one, two, one, two]);
+    assert_eq!(of("gone"), [one, two, one]);
+}
+
 /// A messenger of the same rank comes back. The old handle stays dead, the old address leads nowhere, the new one works.
 pub(super) fn another_generation(rig: &Rig) {
     let a = rig.messenger(0);

@@ -63,6 +63,19 @@ pub(super) fn what_may_not_be_read(rig: &Rig) {
         // The length in a token is what its holder believes; the owner knows better.
         assert!((16..24).contains(&at) || outcome.is_err(), "byte {at} of the token does not matter");
     }
+    // A token that says more than there is opens no more.
+    let mut longer = good;
+    longer[16] += 1;
+    let longer = Token::from_bytes(&longer).unwrap();
+    assert_eq!(longer.len(), 101);
+    for (number, range) in [(0, 101), (100, 1), (0, 100)].into_iter().enumerate() {
+        read(&peer, &longer, range, number, &log);
+    }
+    until(&[&a, &b], || log.len() == 3);
+    let outcomes: Vec<_> =
+        log.take().into_iter().map(|(_, outcome)| outcome.map_err(|error| error.kind())).collect();
+    let refused = || Err(ErrorKind::InvalidUsage);
+    assert_eq!(outcomes, [refused(), refused(), Ok(paint(100, 1))]);
     exposed.revoke();
     read(&peer, &token, (0, 100), 0, &log);
     let next = b.expose(paint(100, 2)).unwrap();
