@@ -79,8 +79,8 @@ impl Collective {
     /// `config`, in the same order as other collective calls.
     ///
     /// # Errors
-    /// `InvalidUsage` for a root that does not exist, a collective that reduces without variants, a plan of another collective or for no
-    /// message, or settings that differ between ranks;
+    /// `InvalidUsage` for a root that does not exist, a collective that reduces without variants, a plan of another collective or
+    /// for no message, or settings that differ between ranks;
     /// `Unsupported` where a peer's memory cannot be reached; otherwise as for [`Executor::prepare`].
     pub fn prepare(
         comm: &Communicator,

@@ -32,8 +32,8 @@ impl CollectiveConfig {
     /// The same with a plan of the user's own for messages of these sizes, in bytes of the larger of a rank's two buffers. It serves
     /// the calls that it can: in place or not as it says, on shown buffers only if peers reach its buffers, and sizes
     /// that its chunks divide. Where several serve a call, the first one given does; where none does, a built-in plan. Gather and
-    /// scatter take none, and plans whose chunks have sizes of their own run in [`Executor`](crate::plan::Executor)s only. A range
-    /// without a size is refused by [`prepare`](super::Collective::prepare).
+    /// scatter take none, and plans whose chunks have sizes of their own run in [`Executor`](crate::plan::Executor)s only.
+    /// [`prepare`](super::Collective::prepare) refuses a range without a size.
     #[must_use]
     pub fn with_plan(mut self, plan: Plan, bytes: RangeInclusive<u64>) -> Self {
         self.plans.push((plan, bytes));
@@ -120,8 +120,8 @@ impl CollectiveConfig {
         if let Some((plan, bytes)) = self.plans.iter().find(|(_, bytes)| bytes.is_empty()) {
             let (from, to) = (bytes.start(), bytes.end());
             return refuse(format!(
-                "the plan {} is for {from} to {to} bytes, which no message has; give CollectiveConfig::with_plan a range that ends \
-                 where it begins, or above",
+                "the plan {} is for {from} to {to} bytes, which no message has; give CollectiveConfig::with_plan a range \
+                 that ends where it begins, or above",
                 plan.name
             ));
         }

@@ -224,8 +224,8 @@ impl Communicator {
     /// connections made by it fail afterwards. Without it, dropping the last object does the same, except that nobody waits.
     ///
     /// Synchronize this rank's streams first: it does not wait for kernels. Those that still wait for peers two seconds later
-    /// leave, and [`Stream::synchronize`](crate::gpu::Stream::synchronize) returns an error. That goes for graphs, too, whose launches
-    /// are not refused.
+    /// leave, and [`Stream::synchronize`](crate::gpu::Stream::synchronize) returns an error. That goes for graphs, too, whose
+    /// launches are not refused.
     ///
     /// Drop what was made from peers' memory first, too (memories, channels, all-reduces): with legacy handles
     /// (`AQUEDUCT_HANDLE=ipc`) a peer's `close` waits until this rank has closed them.

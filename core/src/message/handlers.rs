@@ -77,14 +77,11 @@ impl Handlers {
         kind: u16,
         callback: impl Fn(Message) + Send + Sync + 'static,
     ) -> Result<()> {
-        let slot = self.slot(kind);
-        let done = match slot.and_then(|slot| Some((slot, slot.set(Handler::Callback(Box::new(callback)))))) {
-            Some((_, Ok(()))) => true,
-            Some((slot, Err(callback))) => match slot.get() {
-                Some(Handler::Queue(waiting)) => waiting.follow(callback),
-                _ => false,
-            },
-            None => false,
+        let Some(slot) = self.slot(kind) else { return Err(taken(op, kind)) };
+        let done = match (slot.set(Handler::Callback(Box::new(callback))), slot.get()) {
+            (Ok(()), _) => true,
+            (Err(callback), Some(Handler::Queue(waiting))) => waiting.follow(callback),
+            _ => false,
         };
         if done { Ok(()) } else { Err(taken(op, kind)) }
     }
