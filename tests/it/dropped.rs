@@ -1,5 +1,5 @@
-//! Everything of a rank but its stream and its memory is dropped while calls are in flight: they end as they would have, and a wait
-//! for the stream says so.
+//! Everything of a rank but its stream and its memory is dropped while calls are in flight: they end as they would have, and
+//! a wait for the stream says so.
 
 use std::sync::Arc;
 

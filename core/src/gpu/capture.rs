@@ -64,7 +64,8 @@ pub(super) fn begin(driver: &Driver, stream: CUstream, mode: CUstreamCaptureMode
     match begun {
         CUresult::CUDA_SUCCESS => {}
         CUresult::CUDA_ERROR_ILLEGAL_STATE => {
-            let message = "the stream is being captured already, into another graph; end that capture first, or capture another stream";
+            let message =
+                "the stream is being captured already; end that capture first, or capture another stream";
             return Err(Error::usage("GraphExec::capture", message).with_code(begun.0.cast_signed()));
         }
         other => return Err(driver.error("cuStreamBeginCapture_v2", other)),

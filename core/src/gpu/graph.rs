@@ -99,8 +99,8 @@ impl GraphExec {
     /// Enqueues the whole graph on `stream`, which retains it.
     ///
     /// Nothing is decided by the host, which asks no communicator either: a graph that is launched after
-    /// [`close`](crate::comm::Communicator::close) runs all the same, with peers that may be gone. Its kernels that wait leave two seconds
-    /// after the close at the latest; from then on waits for the stream return an error.
+    /// [`close`](crate::comm::Communicator::close) runs all the same, with peers that may be gone. Its kernels that wait leave
+    /// two seconds after the close at the latest; from then on waits for the stream return an error.
     ///
     /// # Errors
     /// A driver error.

@@ -70,7 +70,7 @@ impl Core {
         if let Some(member) = self.dial_here(address, claims, deadline)? {
             return Ok(member);
         }
-        // An address is known once its messenger listens, so a refusal never means "not yet". It must be told before the deadline.
+        // An address is known once its messenger listens, so a refusal never means "not yet". It comes before the deadline.
         let patience = REFUSALS.min(deadline.remaining() / 2);
         let network = self.network.clone().with_patience(patience);
         let stream = network.connect_tcp(&address.ips, claims, deadline).map_err(|error| {

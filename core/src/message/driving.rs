@@ -30,7 +30,8 @@ impl Messenger {
         self.core.engine.handlers.set_callback("on", kind, callback)
     }
 
-    /// Collects messages of `kind` for those who poll. Once the last clone of the queue is dropped, `kind` can be registered again.
+    /// Collects messages of `kind` for those who poll. Once the last clone of the queue is dropped, `kind` can be registered
+    /// again.
     ///
     /// # Errors
     /// `InvalidUsage` if something is registered for `kind` already.

@@ -253,8 +253,9 @@ impl Running {
                 self.key
             ),
             Step::Asked if space == Namespace::Library => format!(
-                "rank {peer} did not come to the same exchange before the deadline; make the same calls that prepare collectives, \
-                 plans and buffers on all ranks, in the same order, and a new communicator if only some ranks made one of them"
+                "rank {peer} did not come to the same exchange before the deadline; make the same calls that prepare \
+                 collectives, plans and buffers on all ranks, in the same order, and a new communicator if only some ranks made \
+                 one of them"
             ),
             Step::Asked => format!(
                 "{}: rank {peer} did not ask for its end before the deadline; it must call {call}, then setup()",

@@ -67,7 +67,7 @@ fn calls_name_themselves() {
         says(&all.explain(false, true, 3, Element::F32).unwrap_err(), "Collective::explain", usage, multiple);
         // A peer's buffer is too short, which only the executor knows.
         let count = PACKETS as usize;
-        let (long, own) = (rank.buffer(4 * count), rank.buffer(4 * count >> (2 * me)));
+        let (long, own) = (rank.buffer(4 * count), rank.buffer((4 * count) >> (2 * me)));
         let shown = all.buffers(&long, &own, soon()).unwrap();
         let stream = Stream::new(rank.comm.context()).unwrap();
         says(

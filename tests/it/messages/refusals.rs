@@ -82,8 +82,8 @@ pub(super) fn registered_twice(rig: &Rig) {
     assert!(queue.try_recv().is_none());
 }
 
-/// The kind of a queue that was dropped can be registered again, as a queue or a callback. Messages that come in between are gone, and
-/// their sender is told once.
+/// The kind of a queue that was dropped can be registered again, as a queue or a callback. Messages that come in between are
+/// gone, and their sender is told once.
 pub(super) fn registered_again(rig: &Rig) {
     let [a, b] = rig.pair();
     let (peer, marks, both) = (connect(&a, &b), Log::of(&b, 2), [&a, &b]);

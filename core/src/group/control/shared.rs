@@ -312,8 +312,8 @@ impl Control {
     }
 }
 
-/// Kernels that wait for a peer give up when the communicator aborts, and some time after a rank has left. A rank that left with its
-/// last owner, which may have been a stream, has failed no kernel that ended before.
+/// Kernels that wait for a peer give up when the communicator aborts, and some time after a rank has left. A rank that left
+/// with its last owner, which may have been a stream, has failed no kernel that ended before.
 impl crate::outcome::Outcome for Control {
     fn outcome(&self, op: &'static str) -> Result<()> {
         if self.forked() {
