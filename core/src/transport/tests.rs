@@ -18,7 +18,14 @@ pub(in crate::transport) fn soon() -> Deadline {
 
 /// Runs `run` at rank 0 with two memories of rank 1.
 pub(in crate::transport) fn with_memories(run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync) {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    with_memories_of(&Driver::software(cuda_soft::driver_table()).unwrap(), run);
+}
+
+/// The same with a driver.
+pub(in crate::transport) fn with_memories_of(
+    driver: &Driver,
+    run: impl Fn(&Communicator, [RegisteredMemory; 2]) + Sync,
+) {
     std::thread::scope(|scope| {
         for bootstrap in bootstrap::local(2) {
             let (driver, run) = (driver.clone(), &run);
@@ -54,10 +61,19 @@ pub(in crate::transport) fn place(buffer: &Arc<HostBuffer>) -> Place {
 
 /// Resources of a communicator for connections that a test makes by hand.
 pub(in crate::transport) fn resources(comm: &Communicator, verbs: Option<Verbs>) -> Arc<Resources> {
+    resources_with(comm, verbs, 8 << 20)
+}
+
+/// The same with so much pinned memory for Ethernet.
+pub(in crate::transport) fn resources_with(
+    comm: &Communicator,
+    verbs: Option<Verbs>,
+    ethernet_staging: usize,
+) -> Arc<Resources> {
     let exchange = comm.exchange();
     let settings = Settings {
         local_address: None,
-        ethernet_staging: 8 << 20,
+        ethernet_staging,
         interfaces: Selection::default(),
         verbs,
         ib_devices: Some("null0".to_owned()),

@@ -2,6 +2,7 @@
 
 mod closing;
 mod sending;
+mod sharing;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};

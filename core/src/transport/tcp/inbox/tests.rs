@@ -11,6 +11,7 @@ use crate::gpu::{Context, Device, Driver, GpuBuffer, PinnedBuffer};
 use crate::memory::{HostBuffer, Rights, register_host};
 use crate::sync::AtomicU64;
 use crate::transport::endpoint::Transport;
+use crate::transport::stock::Half;
 
 /// A socket from which the same message never stops coming, and how many were read.
 #[derive(Debug)]
@@ -256,9 +257,44 @@ impl RawStream for Chopped {
     }
 }
 
-/// However the network cuts them. The reads go into the memory itself, the buffer, and the ring for the device.
+/// A socket that pauses where another one would end.
+#[derive(Debug)]
+struct Pauses<'a>(&'a Chopped);
+
+impl RawStream for Pauses<'_> {
+    fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.0.read(into, fds)
+    }
+
+    unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
+        // SAFETY: the caller vouches for the parts.
+        match unsafe { self.0.read_parts(parts) } {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            other => other,
+        }
+    }
+
+    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        self.0.write(from, fds)
+    }
+
+    fn shutdown(&self, both: bool) -> io::Result<()> {
+        self.0.shutdown(both)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// However the network cuts them. The reads go into the memory itself, the buffer, and pinned memory for the device, which other
+/// connections may need before a frame is complete.
 #[test]
 fn frames_are_received_in_whatever_parts_they_come() {
+    [4, 1].into_iter().for_each(frames_come_in_parts);
+}
+
+fn frames_come_in_parts(pieces: usize) {
     const LEN: usize = 70_000;
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
@@ -286,7 +322,7 @@ fn frames_are_received_in_whatever_parts_they_come() {
                 }
             }
         }
-        let mut inbox = Inbox::new(alone(&context, 4), 1);
+        let mut inbox = Inbox::new(alone(&context, pieces), 1);
         let words = b"enough";
         sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
         sent.extend_from_slice(words);
@@ -422,4 +458,55 @@ fn a_socket_that_will_give_nothing_more_is_an_error() {
     let mut inbox = Inbox::new(alone(&context, 4), 1);
     let error = inbox.progress(&Reset, &Regions::default(), COPIES).unwrap_err();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
+}
+
+/// Half of a frame has come. The only piece of the stock goes to another connection meanwhile, and words are not cut.
+#[test]
+fn a_frame_whose_rest_is_late_holds_up_no_other_connection() {
+    const LEN: usize = 1000;
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let half = Arc::new(Half::new(&context, 1).unwrap());
+    let inbox = || Inbox::new(Staging::new(half.clone(), None), 1);
+    let buffers = [(); 2].map(|()| Arc::new(GpuBuffer::new(&context, LEN).unwrap()));
+    let regions = Arc::new(Regions::default());
+    let data: Vec<u8> = (0..LEN).map(|at| (at % 250 + 1) as u8).collect();
+    let messages = buffers.each_ref().map(|buffer| {
+        let grant = regions.grant(1, Place::Device(buffer.slice(..).unwrap()), LEN, Rights::REMOTE_WRITE);
+        let frame = Frame::Write { region: grant.number(), offset: 8, len: LEN as u32 - 8 };
+        (grant, [&frame.encode()[..], &data[8..]].concat())
+    });
+    let contents = |buffer: &GpuBuffer| {
+        let mut contents = vec![0; LEN];
+        buffer.download(0, &mut contents, deadline).map(|()| contents).unwrap()
+    };
+    for come in [0, 5, 500, LEN - 9] {
+        buffers.iter().for_each(|buffer| buffer.fill(0, deadline).unwrap());
+        let (mut slow, mut quick) = (inbox(), inbox());
+        let (begun, rest) = messages[0].1.split_at(HEADER_BYTES + come);
+        let begun = Chopped::new(begun.to_vec(), usize::MAX);
+        let given = |socket: &Chopped| socket.given.load(Ordering::Relaxed) as usize;
+        while slow.progress(&Pauses(&begun), &regions, COPIES).unwrap().again
+            || given(&begun) < HEADER_BYTES + come
+        {
+            assert!(!deadline.expired(), "it waits for what the peer has not sent");
+        }
+        assert_eq!((slow.landed(), half.free()), (0, 1), "{come} bytes have come");
+        let whole = contents(&buffers[0])[8..].iter().take_while(|byte| **byte != 0).count();
+        assert!(whole <= come && (whole + 8).is_multiple_of(8), "{whole} of {come} bytes");
+        assert!(come < 100 || whole > come - LINE, "{whole} of {come} bytes");
+        let other = Chopped::new(messages[1].1.clone(), usize::MAX);
+        while quick.landed() == 0 {
+            quick.progress(&Pauses(&other), &regions, COPIES).unwrap();
+            assert!(!deadline.expired(), "the other connection waits for it");
+        }
+        let rest = Chopped::new(rest.to_vec(), 100);
+        while slow.landed() == 0 {
+            slow.progress(&Pauses(&rest), &regions, COPIES).unwrap();
+            assert!(!deadline.expired());
+        }
+        assert_eq!(slow.landed(), 1, "parts of a frame are not counted");
+        assert!(buffers.iter().all(|buffer| contents(buffer)[8..] == data[8..]));
+    }
 }
