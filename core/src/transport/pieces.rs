@@ -98,6 +98,11 @@ impl<W: Wake> Pieces<W> {
         }
     }
 
+    /// Wakes all in the line: pieces will come back of which nobody will tell, so that they have to look by themselves.
+    pub(super) fn rouse(&self) {
+        lock(&self.state).line.iter().for_each(|(_, waker)| waker.wake());
+    }
+
     /// Whether a piece may be held while a peer is waited for. If so, call [`unpark`](Self::unpark) afterwards.
     pub(super) fn park(&self) -> bool {
         let mut state = lock(&self.state);

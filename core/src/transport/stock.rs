@@ -92,7 +92,10 @@ impl Half {
             return;
         }
         match self.event() {
-            Ok(event) => lock(&self.late).push((event, pieces)),
+            Ok(event) => {
+                lock(&self.late).push((event, pieces));
+                self.pieces.rouse();
+            }
             // Only a device that has failed refuses. It copies nothing any more, for nobody.
             Err(_) => self.pieces.give(pieces),
         }

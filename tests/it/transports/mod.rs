@@ -8,6 +8,7 @@ mod ownership;
 mod pair;
 mod peer_connection;
 mod refusals;
+mod sharing;
 
 use aqueduct::comm::{EndpointConfig, Transport};
 

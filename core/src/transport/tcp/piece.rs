@@ -168,13 +168,12 @@ impl Payload {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::frame::HEADER_BYTES;
-    use super::super::tests::alone;
     use super::*;
     use crate::gpu::{Context, Device, Driver};
 
     fn staging() -> Staging {
         let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-        alone(&Context::new(&Device::new(&driver, 0).unwrap()).unwrap(), 4)
+        Staging::alone(&Context::new(&Device::new(&driver, 0).unwrap()).unwrap(), 4)
     }
 
     #[test]

@@ -39,6 +39,12 @@ impl Staging {
         Self { half, waker, place: Place::default(), held: VecDeque::new(), parked: false }
     }
 
+    /// One with a stock of its own.
+    #[cfg(test)]
+    pub(super) fn alone(context: &crate::gpu::Context, pieces: usize) -> Self {
+        Self::new(Arc::new(Half::new(context, pieces).unwrap()), None)
+    }
+
     /// Where `len` bytes begin, if there is room for them now.
     pub(super) fn take(&mut self, len: usize) -> Option<usize> {
         let room = room(len);

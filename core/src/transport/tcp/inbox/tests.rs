@@ -4,7 +4,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::tests::alone;
 use super::*;
 use crate::deadline::Deadline;
 use crate::gpu::{Context, Device, Driver, GpuBuffer, PinnedBuffer};
@@ -50,7 +49,7 @@ impl RawStream for Flood {
 fn behind_a_stuck_device() -> (Inbox, Arc<PinnedBuffer>) {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut inbox = Inbox::new(alone(&context, 4), 1);
+    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1);
     let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
     inbox.staging.stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
     let copied = inbox.staging.event().unwrap();
@@ -152,7 +151,7 @@ fn a_turn_ends_after_a_bounded_number_of_frames_for_the_device() {
         (Frame::Update { region, offset: 8, value: 7 }, 0),
         (Frame::Write { region, offset: 8, len: 96 }, 96),
     ] {
-        let mut inbox = Inbox::new(alone(&context, 4), 1);
+        let mut inbox = Inbox::new(Staging::alone(&context, 4), 1);
         let flood = Flood::of(frame, payload);
         for turns in 1..4 {
             assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again);
@@ -197,7 +196,7 @@ fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
 fn acknowledgements_that_overtake_each_other_count_as_the_higher() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let (mut inbox, mut turn) = (Inbox::new(alone(&context, 4), 1), Turn::default());
+    let (mut inbox, mut turn) = (Inbox::new(Staging::alone(&context, 4), 1), Turn::default());
     for count in [5, 9, 7] {
         inbox.begin(Frame::Ack { count }, &Regions::default(), &mut turn).unwrap();
     }
@@ -322,7 +321,7 @@ fn frames_come_in_parts(pieces: usize) {
                 }
             }
         }
-        let mut inbox = Inbox::new(alone(&context, pieces), 1);
+        let mut inbox = Inbox::new(Staging::alone(&context, pieces), 1);
         let words = b"enough";
         sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
         sent.extend_from_slice(words);
@@ -363,7 +362,8 @@ fn the_end_of_a_stream_is_an_error_only_inside_a_message() {
     ] {
         let mut sent = Frame::Ask.encode().to_vec();
         sent.extend_from_slice(&[&write[..], &[7; 4096]].concat()[..rest]);
-        let (socket, mut inbox) = (Chopped::new(sent, usize::MAX), Inbox::new(alone(&context, 4), 1));
+        let (socket, mut inbox) =
+            (Chopped::new(sent, usize::MAX), Inbox::new(Staging::alone(&context, 4), 1));
         let end = loop {
             match inbox.progress(&socket, &regions, COPIES) {
                 Ok(turn) if !turn.ended => {}
@@ -393,7 +393,7 @@ fn a_frame_may_lie_across_the_end_of_the_buffer() {
     };
     let sent: Vec<u8> = (0..FRAMES).flat_map(frame).collect();
     assert!(sent.len() > 2 * BUFFER_BYTES && !BUFFER_BYTES.is_multiple_of(HEADER_BYTES + EACH));
-    let (socket, mut inbox) = (Chopped::new(sent, usize::MAX), Inbox::new(alone(&context, 4), 1));
+    let (socket, mut inbox) = (Chopped::new(sent, usize::MAX), Inbox::new(Staging::alone(&context, 4), 1));
     while !inbox.progress(&socket, &regions, COPIES).unwrap().ended {}
     let mut got = vec![0; data.len()];
     host.memory().read(0, &mut got).unwrap();
@@ -455,7 +455,7 @@ impl RawStream for Reset {
 fn a_socket_that_will_give_nothing_more_is_an_error() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut inbox = Inbox::new(alone(&context, 4), 1);
+    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1);
     let error = inbox.progress(&Reset, &Regions::default(), COPIES).unwrap_err();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
 }

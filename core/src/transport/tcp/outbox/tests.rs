@@ -3,7 +3,6 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::super::frame::HEADER_BYTES;
-use super::super::tests::alone;
 use super::*;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::memory::HostBuffer;
@@ -69,7 +68,7 @@ impl RawStream for Pipe {
 fn with_outbox(run: impl Fn(Outbox, &Arc<Remote>, u64, &Context) + Sync) {
     with_memories(|comm, [memory, _]| {
         let remote = memory.remote().unwrap().0;
-        let outbox = Outbox::new(alone(comm.context(), 4), 1);
+        let outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
         run(outbox, remote, remote.region().unwrap(), comm.context());
     });
 }
@@ -295,7 +294,7 @@ impl RawStream for Broken {
 #[test]
 fn a_socket_that_will_take_nothing_more_is_an_error() {
     with_memories(|comm, [memory, _]| {
-        let mut outbox = Outbox::new(alone(comm.context(), 4), 1);
+        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
         let remote = memory.remote().unwrap().0;
         outbox.update(remote, remote.region().unwrap(), 0, 7);
         let error = outbox.progress(&Broken).unwrap_err();

@@ -143,3 +143,28 @@ fn whoever_fails_or_is_dropped_gives_everything_back() {
         });
     }
 }
+
+/// Whoever waits in line sleeps when the connection fails, and nobody tells it when the device has finished.
+#[test]
+fn what_a_failed_connection_was_copying_is_waited_for() {
+    with_memories(|comm, [memory, _]| {
+        let resources = resources_with(comm, None, 2 * MAX_PAYLOAD);
+        let (service, stock) = (resources.service().unwrap(), resources.stock().unwrap());
+        let duplexes = [(); 2].map(|()| Duplex::new(&resources, &service, 1).unwrap());
+        let [fails, waits] = &duplexes;
+        let device = Arc::new(GpuBuffer::new(comm.context(), 64).unwrap());
+        let word = Arc::new(crate::gpu::PinnedBuffer::new(comm.context(), 8).unwrap());
+        let (_far, mut near) = (attach(fails), attach(waits));
+        stock.outgoing.stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        write(fails, &memory, &device, 8);
+        wait_for("nothing is copied", || stock.outgoing.free() == 0);
+        write(waits, &memory, &device, 16);
+        std::thread::sleep(Duration::from_millis(20));
+        fails.fail(&Error::new(ErrorKind::PeerLost, "x", "gone"), false);
+        std::thread::sleep(Duration::from_millis(20));
+        let early = waits.outbox(|outbox| outbox.is_empty());
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        assert!(matches!(near.hear(), Frame::Write { len: 16, .. }));
+        assert!(!early, "it has memory that is still written to");
+    });
+}
