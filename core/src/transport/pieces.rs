@@ -2,18 +2,19 @@
 //!
 //! Whoever holds no piece and finds none waits in a line: first come, first served. Whoever holds one never waits for another in
 //! the line, and takes another only while that leaves one over for somebody who has none. So nobody holds a piece while it waits
-//! for one: every piece that is held comes back as soon as its own copies are done, and the line moves.
+//! for one.
 //!
-//! A holder may also have to wait for a peer, for the rest of a frame. It *parks* its piece then, which all but one may do at one
-//! time: at least one piece is free, or held for nothing but copies, whatever the peers do.
+//! A holder may have to wait for its peer, who decides when that ends. For that, one of two things is done, so that the line moves
+//! whatever the peers do. A receiver *parks* its piece, which all but one may do at one time: at least one piece is free, or held for
+//! nothing but copies. A sender is told when a line begins, and puts what its peer does not take elsewhere.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use crate::sync::{Mutex, lock};
 
-/// Tells somebody in the line that a piece is there for them.
-pub(super) trait Wake {
+/// Tells somebody to look again. Called with the line locked: it only notes.
+pub(super) trait Wake: Clone {
     fn wake(&self);
 }
 
@@ -28,48 +29,75 @@ pub(super) struct Pieces<W> {
 struct State<W> {
     free: Vec<usize>,
     /// Those who wait, each with its ticket. The first ones, as many as there are free pieces, have been woken.
-    line: VecDeque<(u64, W)>,
+    line: VecDeque<(u64, Option<W>)>,
+    /// Those who hold pieces and want to be told when a line begins.
+    holders: Vec<(u64, W)>,
     tickets: u64,
     parked: usize,
 }
 
-/// A place in the line, if there is one. Call [`Pieces::leave`] before dropping it.
+/// A place in the line, or among the holders, or none. Before it is dropped, [`Pieces::leave`] and [`Pieces::release`].
 #[derive(Debug, Default)]
-pub(super) struct Place(Option<u64>);
+pub(super) struct Place {
+    waits: Option<u64>,
+    holds: Option<u64>,
+}
 
 impl Place {
-    pub(super) fn is_taken(&self) -> bool {
-        self.0.is_some()
+    /// Whether it is one in the line.
+    pub(super) fn is_in_line(&self) -> bool {
+        self.waits.is_some()
     }
 }
 
 impl<W: Wake> Pieces<W> {
     pub(super) fn new(count: usize) -> Self {
-        let state = State { free: (0..count).rev().collect(), line: VecDeque::new(), tickets: 0, parked: 0 };
-        Self { count, state: Mutex::new(state) }
+        let free = (0..count).rev().collect();
+        let (line, holders) = (VecDeque::new(), Vec::new());
+        Self { count, state: Mutex::new(State { free, line, holders, tickets: 0, parked: 0 }) }
     }
 
     /// A piece for somebody who holds none. If there is none now, takes a place in the line, unless there is one already; `waker`
-    /// is called when it is worth asking again. Whoever is woken asks again or leaves.
-    pub(super) fn first(&self, place: &mut Place, waker: impl FnOnce() -> W) -> Option<usize> {
+    /// is woken when it is worth asking again. Whoever is woken asks again or leaves. Once there is a piece, `waker` is woken when
+    /// a line begins, until [`release`](Self::release).
+    pub(super) fn first(&self, place: &mut Place, waker: Option<&W>) -> Option<usize> {
         let mut state = lock(&self.state);
-        let before = match place.0 {
+        let before = match place.waits {
             None => state.line.len(),
             Some(ticket) => state.position(ticket).unwrap_or_default(),
         };
         if before < state.free.len() {
-            if let Some(ticket) = place.0.take() {
+            if let Some(ticket) = place.waits.take() {
                 state.line.retain(|(other, _)| *other != ticket);
+            }
+            if let Some(waker) = waker {
+                let ticket = state.ticket();
+                state.holders.push((ticket, waker.clone()));
+                place.holds = Some(ticket);
             }
             return state.free.pop();
         }
-        if place.0.is_none() {
-            state.tickets += 1;
-            let ticket = state.tickets;
-            state.line.push_back((ticket, waker()));
-            place.0 = Some(ticket);
+        if place.waits.is_none() {
+            if state.line.is_empty() {
+                state.holders.iter().for_each(|(_, holder)| holder.wake());
+            }
+            let ticket = state.ticket();
+            state.line.push_back((ticket, waker.cloned()));
+            place.waits = Some(ticket);
         }
         None
+    }
+
+    /// Whether somebody waits in the line.
+    pub(super) fn has_line(&self) -> bool {
+        !lock(&self.state).line.is_empty()
+    }
+
+    /// The last piece has been given back.
+    pub(super) fn release(&self, place: &mut Place) {
+        if let Some(ticket) = place.holds.take() {
+            lock(&self.state).holders.retain(|(other, _)| *other != ticket);
+        }
     }
 
     /// Another piece for somebody who holds one.
@@ -88,7 +116,7 @@ impl<W: Wake> Pieces<W> {
 
     /// Gives up a place in the line.
     pub(super) fn leave(&self, place: &mut Place) {
-        let Some(ticket) = place.0.take() else { return };
+        let Some(ticket) = place.waits.take() else { return };
         let mut state = lock(&self.state);
         let served = state.served();
         let Some(position) = state.position(ticket) else { return };
@@ -100,7 +128,7 @@ impl<W: Wake> Pieces<W> {
 
     /// Wakes all in the line: pieces will come back of which nobody will tell, so that they have to look by themselves.
     pub(super) fn rouse(&self) {
-        lock(&self.state).line.iter().for_each(|(_, waker)| waker.wake());
+        lock(&self.state).line.iter().filter_map(|(_, waker)| waker.as_ref()).for_each(Wake::wake);
     }
 
     /// Whether a piece may be held while a peer is waited for. If so, call [`unpark`](Self::unpark) afterwards.
@@ -132,9 +160,15 @@ impl<W: Wake> State<W> {
         self.free.len().min(self.line.len())
     }
 
-    /// Wakes those for whom there is a piece now, but for the first `served`. Under the lock: a waker only notes.
+    /// Wakes those for whom there is a piece now, but for the first `served`.
     fn wake_from(&self, served: usize) {
-        self.line.range(served..self.served()).for_each(|(_, waker)| waker.wake());
+        let now = self.line.range(served..self.served());
+        now.filter_map(|(_, waker)| waker.as_ref()).for_each(Wake::wake);
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
     }
 }
 

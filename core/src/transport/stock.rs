@@ -1,8 +1,9 @@
 //! Pinned memory between device memory and sockets, shared by all Ethernet connections of a communicator.
 //!
 //! A connection borrows pieces of it while an operation is under way, so an idle one has none. Senders and receivers have a half
-//! each: a receiver always gets a piece in the end, because pieces of its half are held only for copies to the device, of
-//! which none waits for anything else; so it goes on reading, so the sender's socket takes more, so the sender's pieces come back.
+//! each. A receiver always gets a piece in the end: one of its half at least is held for nothing but copies to the device, of
+//! which none waits for anything else. So it goes on reading, whatever happens to the senders. A sender gets one, too: whoever
+//! holds one while its peer takes nothing gives it up for those in the line, and puts the bytes into ordinary memory.
 //!
 //! Made whole by the first connection, in `setup()`: allocating pinned memory waits for the device, and the device may be waiting
 //! for what a connection brings. No service thread drops it, for the same reason.
@@ -29,7 +30,7 @@ pub(super) struct Stock {
 /// can share it.
 #[derive(Debug)]
 pub(super) struct Half {
-    pieces: Pieces<Waker>,
+    pieces: Pieces<Registration>,
     buffer: Arc<PinnedBuffer>,
     stream: Stream,
     /// Events not in use.
@@ -38,12 +39,9 @@ pub(super) struct Half {
     late: Mutex<Vec<(Event, Vec<usize>)>>,
 }
 
-/// Whom to nudge when a piece is there; nobody if that one looks by itself.
-pub(super) type Waker = Option<Registration>;
-
-impl Wake for Waker {
+impl Wake for Registration {
     fn wake(&self) {
-        self.iter().for_each(Registration::nudge);
+        self.nudge();
     }
 }
 
@@ -69,11 +67,21 @@ impl Half {
     }
 
     /// As of [`Pieces::first`].
-    pub(super) fn first(&self, place: &mut Place, waker: &Waker) -> Option<usize> {
-        self.pieces.first(place, || waker.clone()).or_else(|| {
+    pub(super) fn first(&self, place: &mut Place, waker: Option<&Registration>) -> Option<usize> {
+        self.pieces.first(place, waker).or_else(|| {
             self.settle();
-            self.pieces.first(place, || waker.clone())
+            self.pieces.first(place, waker)
         })
+    }
+
+    /// As of [`Pieces::has_line`].
+    pub(super) fn has_line(&self) -> bool {
+        self.pieces.has_line()
+    }
+
+    /// As of [`Pieces::release`].
+    pub(super) fn release(&self, place: &mut Place) {
+        self.pieces.release(place);
     }
 
     /// As of [`Pieces::further`].

@@ -39,7 +39,7 @@ struct Holders([AtomicBool; 1]);
 fn borrow(pieces: &Pieces<Arc<Sleeper>>, holders: &Holders, served: &AtomicUsize) {
     let (mut place, sleeper) = (Place::default(), Arc::new(Sleeper::default()));
     let piece = loop {
-        match pieces.first(&mut place, || sleeper.clone()) {
+        match pieces.first(&mut place, Some(&sleeper)) {
             Some(piece) => break piece,
             None => sleeper.sleep(),
         }
@@ -62,7 +62,7 @@ fn loom_pieces_whoever_waits_is_woken_also_if_the_one_before_leaves() {
             thread::spawn(move || borrow(&shared.0, &shared.1, &shared.2))
         });
         let (mut place, sleeper) = (Place::default(), Arc::new(Sleeper::default()));
-        match shared.0.first(&mut place, || sleeper.clone()) {
+        match shared.0.first(&mut place, Some(&sleeper)) {
             Some(piece) => shared.0.give([piece]),
             None => shared.0.leave(&mut place),
         }

@@ -28,9 +28,9 @@ impl Woken {
 fn pieces_go_to_those_who_have_waited_longest() {
     let pieces = Pieces::new(2);
     let mut places = [(); 4].map(|()| (Place::default(), Woken::default()));
-    let ask = |(place, woken): &mut (Place, Woken)| pieces.first(place, || woken.clone());
-    let held = [ask(&mut places[0]).unwrap(), ask(&mut places[0]).unwrap()];
-    assert!(places[1..].iter_mut().all(|place| ask(place).is_none() && place.0.is_taken()));
+    let ask = |(place, woken): &mut (Place, Woken)| pieces.first(place, Some(&*woken));
+    let held = [(); 2].map(|()| pieces.first(&mut Place::default(), None).unwrap());
+    assert!(places[1..].iter_mut().all(|place| ask(place).is_none() && place.0.is_in_line()));
     assert!(places.iter_mut().skip(1).all(|place| ask(place).is_none()), "asking again changes nothing");
     pieces.give([held[0]]);
     assert_eq!(places.each_ref().map(|(_, woken)| woken.count()), [0, 1, 0, 0]);
@@ -39,7 +39,7 @@ fn pieces_go_to_those_who_have_waited_longest() {
     pieces.leave(&mut places[1].0);
     assert_eq!(places.each_ref().map(|(_, woken)| woken.count()), [0, 1, 1, 0]);
     assert_eq!(ask(&mut places[2]), Some(held[0]));
-    assert!(!places[2].0.is_taken());
+    assert!(!places[2].0.is_in_line());
     pieces.give([held[0], held[1]]);
     assert_eq!(places.each_ref().map(|(_, woken)| woken.count()), [1, 1, 1, 1]);
     assert!(ask(&mut places[3]).is_some() && ask(&mut places[0]).is_some());
@@ -47,17 +47,17 @@ fn pieces_go_to_those_who_have_waited_longest() {
 
 #[test]
 fn whoever_holds_a_piece_leaves_the_last_one_to_others() {
-    let pieces = Pieces::new(3);
+    let pieces = Pieces::<Woken>::new(3);
     let (mut one, mut two) = (Place::default(), Place::default());
-    let held = pieces.first(&mut one, Woken::default).unwrap();
+    let held = pieces.first(&mut one, None).unwrap();
     let more = pieces.further().unwrap();
     assert_eq!(pieces.further(), None);
-    let last = pieces.first(&mut two, Woken::default).unwrap();
+    let last = pieces.first(&mut two, None).unwrap();
     pieces.give([more, last]);
     let mut three = Place::default();
-    assert!(pieces.first(&mut three, Woken::default).is_some());
-    assert!(pieces.first(&mut two, Woken::default).is_some());
-    assert!(pieces.first(&mut three, Woken::default).is_none());
+    assert!(pieces.first(&mut three, None).is_some());
+    assert!(pieces.first(&mut two, None).is_some());
+    assert!(pieces.first(&mut three, None).is_none());
     pieces.give([more]);
     assert_eq!(pieces.further(), None, "somebody waits in line");
     pieces.leave(&mut three);
@@ -77,6 +77,28 @@ fn all_but_one_piece_may_be_parked() {
     }
 }
 
+#[test]
+fn holders_are_told_when_a_line_begins() {
+    let pieces = Pieces::new(2);
+    let mut places = [(); 4].map(|()| (Place::default(), Woken::default()));
+    let ask = |(place, woken): &mut (Place, Woken)| pieces.first(place, Some(&*woken));
+    let held = [ask(&mut places[0]).unwrap(), ask(&mut places[1]).unwrap()];
+    pieces.give([held[0]]);
+    pieces.release(&mut places[0].0);
+    assert!(pieces.further().is_none() && !pieces.has_line());
+    assert!(ask(&mut places[0]).is_some() && ask(&mut places[2]).is_none() && pieces.has_line());
+    let woken = |places: &[(Place, Woken); 4]| places.each_ref().map(|(_, woken)| woken.count());
+    assert_eq!(woken(&places), [1, 1, 0, 0]);
+    assert!(ask(&mut places[3]).is_none());
+    assert_eq!(woken(&places), [1, 1, 0, 0], "there was a line");
+    pieces.give([held[1]]);
+    pieces.release(&mut places[1].0);
+    pieces.leave(&mut places[2].0);
+    pieces.leave(&mut places[3].0);
+    assert!(ask(&mut places[2]).is_some() && ask(&mut places[3]).is_none());
+    assert_eq!(woken(&places)[..2], [2, 1], "the second holds nothing any more");
+}
+
 proptest! {
     /// Whatever happens in between: no piece is given out twice, those in the line are served in order, each of them is woken
     /// once there is a piece for it, and the line moves until everybody had a turn.
@@ -91,14 +113,14 @@ proptest! {
                 0 if held.is_empty() => {
                     let ahead = line.iter().position(|other| *other == who).unwrap_or(line.len());
                     let fits = ahead < pieces.free();
-                    match pieces.first(place, || waker.clone()) {
+                    match pieces.first(place, Some(&*waker)) {
                         Some(piece) => {
                             prop_assert!(fits);
                             line.retain(|other| *other != who);
                             held.push(piece);
                         }
                         None => {
-                            prop_assert!(!fits && place.is_taken());
+                            prop_assert!(!fits && place.is_in_line());
                             if ahead == line.len() {
                                 line.push_back(who);
                                 woken[who] = waker.count();
@@ -107,7 +129,10 @@ proptest! {
                     }
                 }
                 1 if !held.is_empty() => held.extend(pieces.further()),
-                2 => pieces.give(held.drain(..)),
+                2 => {
+                    pieces.give(held.drain(..));
+                    pieces.release(place);
+                }
                 3 => {
                     pieces.leave(place);
                     line.retain(|other| *other != who);

@@ -43,6 +43,8 @@ pub(super) struct Outbox {
     /// Operations among the pieces that were put there without waiting.
     collected: usize,
     counts: Counts,
+    /// Pieces whose bytes were moved out of pinned memory.
+    spilled: usize,
     /// Nothing more is sent.
     closed: bool,
 }
@@ -80,6 +82,7 @@ impl Outbox {
             spare: Vec::new(),
             collected: 0,
             counts: Counts::new(peer),
+            spilled: 0,
             closed: false,
         }
     }
@@ -238,7 +241,7 @@ impl Outbox {
         for piece in self.pieces.drain(..) {
             self.spent.take(piece.into_parts().1);
         }
-        self.collected = 0;
+        (self.collected, self.spilled) = (0, 0);
         self.staging.clear();
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(u64::MAX)));
     }
@@ -270,7 +273,9 @@ impl Outbox {
             // it goes away during the call.
             match unsafe { socket.write_parts(&parts[..count]) } {
                 Ok(sent) => self.consume(sent),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Waits::Socket),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(if self.spill()? { Waits::Device } else { Waits::Socket });
+                }
                 Err(error) => {
                     return Err(Error::peer_lost(
                         "send",
@@ -331,6 +336,10 @@ impl Outbox {
                     (Frame::Update { region: *region, offset: *offset, value: *value }, Payload::None)
                 }
                 Operation::Ask => (Frame::Ask, Payload::None),
+                // So much of this connection lies in ordinary memory, and no more.
+                Operation::Write { source: Place::Device(_), .. } if self.spilled > 0 => {
+                    return Ok(Waits::Socket);
+                }
                 Operation::Write { region, offset, source, len, done } => {
                     let size = (*len - *done).min(MAX_PAYLOAD);
                     let Some(payload) = Payload::of(source, *done, size, &mut self.staging)? else {
@@ -372,6 +381,23 @@ impl Outbox {
         Ok(count)
     }
 
+    /// The peer takes nothing now. Gives pinned memory up if others wait for some; true if a device has still to fill it.
+    fn spill(&mut self) -> Result<bool> {
+        if !self.staging.is_wanted() {
+            return Ok(false);
+        }
+        for piece in &mut self.pieces {
+            if !piece.is_filled(&mut self.staging)? {
+                return Ok(true);
+            }
+            if piece.spill(&self.staging)? {
+                self.staging.free_oldest();
+                self.spilled += 1;
+            }
+        }
+        Ok(false)
+    }
+
     /// `sent` more bytes are with the kernel.
     fn consume(&mut self, mut sent: usize) {
         while sent > 0 {
@@ -385,8 +411,10 @@ impl Outbox {
             self.counts.send(piece.counted);
             let (memory, payload) = piece.into_parts();
             self.spare = memory;
-            if let Payload::Staged { .. } = payload {
-                self.staging.free_oldest();
+            match payload {
+                Payload::Staged { .. } => self.staging.free_oldest(),
+                Payload::Spilled(_) => self.spilled -= 1,
+                Payload::None | Payload::Host(_) => {}
             }
             self.spent.take(payload);
         }

@@ -35,6 +35,8 @@ pub(super) enum Payload {
         /// The copy that fills it, until that is known to be done.
         filled: Option<Event>,
     },
+    /// Ordinary memory, where a part of the pinned one was needed.
+    Spilled(Box<[u8]>),
 }
 
 impl Piece {
@@ -92,6 +94,15 @@ impl Piece {
         Ok(true)
     }
 
+    /// Moves its bytes out of pinned memory, where they must [be](Self::is_filled); false if none are there.
+    pub(super) fn spill(&mut self, staging: &Staging) -> Result<bool> {
+        let Payload::Staged { at, len, .. } = self.payload else { return Ok(false) };
+        let mut bytes = vec![0; len].into_boxed_slice();
+        staging.read(at, &mut bytes)?;
+        self.payload = Payload::Spilled(bytes);
+        Ok(true)
+    }
+
     /// Bytes that the socket has not taken yet, in order; a part may be empty. Valid while the piece and `staging` are.
     #[inline]
     pub(super) fn rest(&self, staging: &Staging) -> [libc::iovec; 2] {
@@ -100,6 +111,7 @@ impl Piece {
             Payload::None => (ptr::null(), 0),
             Payload::Host(host) => (host.memory().as_ptr().cast_const(), host.memory().len()),
             Payload::Staged { at, len, .. } => (staging.host(*at).cast_const(), *len),
+            Payload::Spilled(bytes) => (bytes.as_ptr(), bytes.len()),
         };
         let mut skip = self.sent;
         [head, payload].map(|(base, len)| {
@@ -138,6 +150,7 @@ impl Piece {
                 Payload::None => 0,
                 Payload::Host(host) => host.memory().len(),
                 Payload::Staged { len, .. } => *len,
+                Payload::Spilled(bytes) => bytes.len(),
             }
     }
 }

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::pieces::Place;
-use super::super::stock::{Half, PIECE, Waker};
+use super::super::stock::{Half, PIECE};
 use super::frame::MAX_PAYLOAD;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, Event, Stream};
+use crate::net::Registration;
 
 /// Pieces that a connection holds at most: enough that copying and sending overlap. The others are for other connections.
 const MOST: usize = 4;
@@ -17,8 +18,8 @@ const MOST: usize = 4;
 #[derive(Debug)]
 pub(super) struct Staging {
     half: Arc<Half>,
-    /// To be told that a piece is there.
-    waker: Waker,
+    /// To be nudged when a piece is there, and when one is wanted; none if the connection looks by itself.
+    waker: Option<Registration>,
     place: Place,
     held: VecDeque<Held>,
     parked: bool,
@@ -34,7 +35,7 @@ struct Held {
 }
 
 impl Staging {
-    pub(super) fn new(half: Arc<Half>, waker: Waker) -> Self {
+    pub(super) fn new(half: Arc<Half>, waker: Option<Registration>) -> Self {
         const { assert!(MAX_PAYLOAD <= PIECE, "a frame fits into a piece") };
         Self { half, waker, place: Place::default(), held: VecDeque::new(), parked: false }
     }
@@ -57,7 +58,7 @@ impl Staging {
             return Some(at);
         }
         let piece = match self.held.len() {
-            0 => self.half.first(&mut self.place, &self.waker)?,
+            0 => self.half.first(&mut self.place, self.waker.as_ref())?,
             1..MOST => self.half.further()?,
             _ => return None,
         };
@@ -67,12 +68,12 @@ impl Staging {
 
     /// Whether it waits in line for a piece, of which it will be told.
     pub(super) fn waits_in_line(&self) -> bool {
-        self.place.is_taken() && !self.half.has_late()
+        self.place.is_in_line() && !self.half.has_late()
     }
 
     /// Gives up its place in the line, if it has one.
     pub(super) fn leave(&mut self) {
-        if self.place.is_taken() {
+        if self.place.is_in_line() {
             self.half.leave(&mut self.place);
         }
     }
@@ -84,7 +85,7 @@ impl Staging {
         if first.parts == 0
             && let Some(first) = self.held.pop_front()
         {
-            self.half.give(first.piece);
+            self.give(first);
         }
     }
 
@@ -99,8 +100,20 @@ impl Staging {
         if last.parts == 0
             && let Some(last) = self.held.pop_back()
         {
-            self.half.give(last.piece);
+            self.give(last);
         }
+    }
+
+    fn give(&mut self, held: Held) {
+        self.half.give(held.piece);
+        if self.held.is_empty() {
+            self.half.release(&mut self.place);
+        }
+    }
+
+    /// Whether it holds pieces while others wait in line.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.held.is_empty() && self.half.has_line()
     }
 
     /// Whether it may hold the last piece while it waits for the peer.
@@ -122,6 +135,7 @@ impl Staging {
     pub(super) fn clear(&mut self) {
         self.leave();
         self.unpark();
+        self.half.release(&mut self.place);
         self.half.give_late(self.held.drain(..).map(|held| held.piece).collect());
     }
 

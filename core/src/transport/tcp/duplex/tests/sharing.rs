@@ -69,37 +69,53 @@ fn write(duplex: &Arc<Duplex>, memory: &RegisteredMemory, device: &Arc<GpuBuffer
     duplex.kick().unwrap();
 }
 
-/// One peer reads nothing, and has all that can be had. Once it is lost, the other connection goes on.
+/// One peer reads nothing, and has all that can be had.
 #[test]
-fn what_a_lost_peer_held_up_goes_to_those_who_wait_for_it() {
+fn a_peer_that_reads_nothing_holds_up_no_other_connection() {
     with_memories(|comm, [memory, _]| {
         let resources = resources_with(comm, None, 2 * MAX_PAYLOAD);
         let (service, stock) = (resources.service().unwrap(), resources.stock().unwrap());
-        let duplexes = [(); 3].map(|()| Duplex::new(&resources, &service, 1).unwrap());
-        let [stuck, waits, also] = &duplexes;
+        let duplexes = [(); 4].map(|()| Duplex::new(&resources, &service, 1).unwrap());
+        let [stuck, waits, also, hosts] = &duplexes;
         let device = Arc::new(GpuBuffer::new(comm.context(), 8 * MAX_PAYLOAD).unwrap());
-        let (far, mut near, mut third) = (attach(stuck), attach(waits), attach(also));
+        let data: Vec<u8> = (0..8 * MAX_PAYLOAD).map(|at| (at / 1000 % 251) as u8).collect();
+        device.upload(0, &data, soon()).unwrap();
+        let (mut far, mut near, mut third, mut fourth) =
+            (attach(stuck), attach(waits), attach(also), attach(hosts));
         write(stuck, &memory, &device, 8 * MAX_PAYLOAD);
-        wait_for("nothing is sent", || stock.outgoing.free() == 0);
-        write(waits, &memory, &device, 8);
-        write(also, &memory, &device, MAX_PAYLOAD + 8);
-        // Longer than any turn: they wait in line, and host memory needs no line.
+        // Longer than any turn: the socket takes no more, and all threads sleep.
         std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(stock.outgoing.free(), 0);
         let host = Arc::new(HostBuffer::new(comm.context(), 2 * MAX_PAYLOAD).unwrap());
-        let free = Duplex::new(&resources, &service, 1).unwrap();
-        let mut fourth = attach(&free);
         let remote = memory.remote().unwrap().0;
-        free.outbox(|outbox| {
+        hosts.outbox(|outbox| {
             outbox.write(remote, remote.region().unwrap(), 0, place(&host), 2 * MAX_PAYLOAD);
         });
-        free.kick().unwrap();
+        hosts.kick().unwrap();
         (0..2).for_each(|_| assert!(matches!(fourth.hear(), Frame::Write { .. })));
-        assert!(!waits.outbox(|outbox| outbox.is_empty()) && !also.outbox(|outbox| outbox.is_empty()));
-        assert!(!waits.outbox(|outbox| outbox.wants_room()), "the socket has nothing to take");
-        drop(far);
+        assert_eq!(stock.outgoing.free(), 0, "host memory needs none");
+        write(waits, &memory, &device, 8);
+        write(also, &memory, &device, MAX_PAYLOAD + 8);
         assert_eq!(near.hear(), Frame::Write { region: remote.region().unwrap(), offset: 0, len: 8 });
         let lens = [MAX_PAYLOAD, 8].map(|len| len as u32);
         assert!(lens.iter().all(|wanted| matches!(third.hear(), Frame::Write { len, .. } if len == *wanted)));
+        wait_for("it takes more and more", || stock.outgoing.free() == 1);
+        // What was moved meanwhile is the same.
+        let mut came = Vec::new();
+        while came.len() < data.len() {
+            let mut header = [0; HEADER_BYTES];
+            far.0.read_exact(&mut header).unwrap();
+            if let Frame::Write { len, .. } = Frame::decode(&header).unwrap() {
+                let at = came.len();
+                came.resize(at + len as usize, 0);
+                far.0.read_exact(&mut came[at..]).unwrap();
+            }
+        }
+        assert!(came == data);
+        // A lost one gives everything back as well.
+        write(stuck, &memory, &device, 8 * MAX_PAYLOAD);
+        wait_for("nothing is sent", || stock.outgoing.free() == 0);
+        drop(far);
         wait_for("it has not failed", || stuck.check().is_err());
         wait_for("the memory is not given back", || stock.outgoing.free() == 1);
     });
