@@ -7,6 +7,7 @@ use super::*;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::memory::HostBuffer;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
+use crate::transport::stock::Half;
 use crate::transport::tests::{place, soon, with_memories};
 use crate::transport::waits::{WaitStreams, Waits as Waiting};
 
@@ -299,5 +300,32 @@ fn a_socket_that_will_take_nothing_more_is_an_error() {
         outbox.update(remote, remote.region().unwrap(), 0, 7);
         let error = outbox.progress(&Broken).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (crate::error::ErrorKind::PeerLost, Some(1)), "{error}");
+    });
+}
+
+#[test]
+fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
+    with_memories(|comm, [memory, _]| {
+        let remote = memory.remote().unwrap().0;
+        let region = remote.region().unwrap();
+        let half = Arc::new(Half::new(comm.context(), 1).unwrap());
+        let [mut first, mut second] = [(); 2].map(|()| Outbox::new(Staging::new(half.clone(), None), 1));
+        let device = Arc::new(crate::gpu::GpuBuffer::new(comm.context(), 64).unwrap());
+        for outbox in [&mut first, &mut second] {
+            outbox.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
+        }
+        let (full, free) = (Pipe::default(), Pipe::with_room(usize::MAX));
+        while first.progress(&full).unwrap() != Waits::Socket {}
+        assert_eq!(second.progress(&free).unwrap(), Waits::Memory);
+        assert!(first.wants_room() && !second.wants_room() && !second.is_empty());
+        // Once somebody waits, what the socket does not take is moved elsewhere, and nothing follows it.
+        first.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
+        assert_eq!(first.progress(&full).unwrap(), Waits::Socket);
+        assert_eq!((first.spilled, half.free()), (1, 1));
+        let deadline = soon();
+        while second.progress(&free).unwrap() != Waits::Nothing && !deadline.expired() {}
+        assert_eq!((free.frames().len(), second.is_empty()), (1, true));
+        while first.progress(&free).unwrap() != Waits::Nothing && !deadline.expired() {}
+        assert_eq!((free.frames().len(), first.spilled, half.free()), (3, 0, 1));
     });
 }
