@@ -96,6 +96,26 @@ impl Mapping {
     }
 }
 
+/// A copy for the oldest read, made with no lock held.
+pub(super) struct Copying {
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) into: Vec<u8>,
+    pub(super) offset: u64,
+    pub(super) got: usize,
+}
+
+impl Copying {
+    /// Copies up to `most` bytes. Returns how many, and whether they are valid.
+    pub(super) fn step(&mut self, most: usize) -> (usize, Result<bool>) {
+        let end = self.into.len().min(self.got.saturating_add(most));
+        let piece = &mut self.into[self.got..end];
+        let valid = self.mapping.read(self.offset + self.got as u64, piece);
+        let count = piece.len();
+        self.got = end;
+        (count, valid)
+    }
+}
+
 /// The mappings of one peer's memory, the latest used first.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {

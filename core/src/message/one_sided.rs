@@ -57,4 +57,8 @@ pub(super) trait OneSided: Send + Sync {
     /// # Errors
     /// Those of the device, for instance if too little memory may be locked.
     fn register(&self, bytes: &Lent) -> Result<MemoryRegion>;
+
+    /// The number of the reader's end, if it is connected.
+    #[cfg(test)]
+    fn number(&self) -> Option<u32>;
 }

@@ -50,6 +50,17 @@ pub(super) enum Way {
     Fetched(RemoteRegion),
 }
 
+impl Way {
+    /// The way of a new read, of memory that can be mapped if `maps`, or that the device may read if `fetches`.
+    pub(super) fn new(maps: bool, fetches: bool) -> Self {
+        match (maps, fetches) {
+            (true, _) => Self::Shared,
+            (false, true) => Self::Open,
+            (false, false) => Self::Data,
+        }
+    }
+}
+
 /// The reads of one link, in the order of the calls.
 pub(super) type Queue = VecDeque<Reading>;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::fetches::{Fetches, Step};
 use super::head::{Head, Operation};
 use super::keys::Key;
-use super::mappings::{Mapping, Mappings};
+use super::mappings::{Copying, Mapping, Mappings};
 use super::one_sided::OneSided;
 use super::reading::{Completion, Finished, Queue, Reading, Way, broken, oldest};
 use super::tokens::Token;
@@ -46,26 +46,6 @@ pub(super) struct Reads {
     ended: Option<Error>,
 }
 
-/// A copy for the oldest read, made with no lock held.
-pub(super) struct Copying {
-    mapping: Arc<Mapping>,
-    into: Vec<u8>,
-    offset: u64,
-    got: usize,
-}
-
-impl Copying {
-    /// Copies up to `most` bytes. Returns how many, and whether they are valid.
-    pub(super) fn step(&mut self, most: usize) -> (usize, Result<bool>) {
-        let end = self.into.len().min(self.got.saturating_add(most));
-        let piece = &mut self.into[self.got..end];
-        let valid = self.mapping.read(self.offset + self.got as u64, piece);
-        let count = piece.len();
-        self.got = end;
-        (count, valid)
-    }
-}
-
 impl Reads {
     /// The reads of a link that can carry descriptors if `maps`, and has devices that can read if `fetches`.
     pub(super) fn new(maps: bool, fetches: bool) -> Self {
@@ -95,11 +75,7 @@ impl Reads {
         self.next = self.next.wrapping_add(1);
         let (length, completion) = (into.len(), completion.take());
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        let way = match (self.maps && token.shared, self.fetches && length > 0) {
-            (true, _) => Way::Shared,
-            (false, true) => Way::Open,
-            (false, false) => Way::Data,
-        };
+        let way = Way::new(self.maps && token.shared, self.fetches && length > 0);
         let (got, begun) = (0, 0);
         self.queue.push_back(Reading {
             id,

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::super::config::Wrap;
 use super::super::head::{Head, Operation};
 use super::super::lent::Lent;
+use super::super::one_sided::OneSided;
 use super::super::wire::{Landing, Sink, Wire};
 use super::*;
 use crate::error::Error;
@@ -119,6 +120,10 @@ impl Wire for Faulty {
 
     fn take_descriptor(&self) -> Option<OwnedFd> {
         self.inner.take_descriptor()
+    }
+
+    fn one_sided(&self) -> Option<&dyn OneSided> {
+        self.inner.one_sided()
     }
 
     fn has_arrived(&self) -> bool {
@@ -330,7 +335,8 @@ fn a_damaged_frame_delivers_nothing_twice_and_leaves_nothing_open() {
         for fault in [Fault::Truncate, Fault::Id] {
             run(Some((at, fault)));
         }
-        for operation in [Message, Long, LongDone, Read, Data, Refused, Cancel, Unknown, Goodbye, Map, Mapped]
+        for operation in
+            [Message, Long, LongDone, Read, Data, Refused, Cancel, Unknown, Goodbye, Map, Mapped, Fetch, Key]
         {
             run(Some((at, Fault::Operation(operation))));
         }

@@ -45,7 +45,7 @@ pub(super) struct Pairs {
 #[derive(Debug)]
 struct State {
     end: End,
-    /// Pairs that have failed since a piece has come.
+    /// Pairs that have failed before a piece had come on them, since the last one on which one has.
     failures: u32,
     closed: bool,
 }
@@ -94,27 +94,17 @@ impl Pairs {
         let owner = lock(&self.owner).take();
         drop((end, owner));
     }
-
-    /// The number of the reader's end.
-    #[cfg(test)]
-    pub(super) fn number(&self) -> Option<u32> {
-        match &lock(&self.reader).end {
-            End::Connected(reader) => Some(reader.number()),
-            _ => None,
-        }
-    }
 }
 
 impl State {
     /// Ends the pair if `outcome` is an error.
     fn checked<T>(&mut self, outcome: Result<T>) -> Result<T> {
-        if let End::Connected(reader) = &self.end
-            && reader.is_proven()
-        {
+        let is_proven = matches!(&self.end, End::Connected(reader) if reader.is_proven());
+        if is_proven {
             self.failures = 0;
         }
         if outcome.is_err() {
-            self.failures += 1;
+            self.failures += u32::from(!is_proven);
             self.end = End::None;
         }
         outcome
@@ -199,6 +189,14 @@ impl OneSided for Pairs {
         // SAFETY: the region keeps a share in the owner of the bytes, which stay readable and where they are as long as that lives. The
         // device only reads them, here and for the peer, which tolerates everything that `Lent` allows others to do.
         unsafe { self.nic.domain.register_as(address, bytes.len(), named, Access::REMOTE_READ, keep) }
+    }
+
+    #[cfg(test)]
+    fn number(&self) -> Option<u32> {
+        match &lock(&self.reader).end {
+            End::Connected(reader) => Some(reader.number()),
+            _ => None,
+        }
     }
 }
 

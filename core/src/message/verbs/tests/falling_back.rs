@@ -5,7 +5,7 @@ use crate::env::Selection;
 use crate::message::{Messenger, MessengerConfig, Secret, Sent};
 use crate::sync::{Mutex, lock};
 
-fn config(devices: &str) -> MessengerConfig {
+pub(super) fn config(devices: &str) -> MessengerConfig {
     let interfaces = Selection { names: Some("lo".into()), ..Selection::default() };
     let config =
         MessengerConfig::default().with_secret(Secret::from_bytes([9; 32])).with_interfaces(interfaces);

@@ -5,6 +5,8 @@ mod ending;
 mod falling_back;
 mod frames;
 mod hostile;
+mod reading;
+mod refused;
 mod waking;
 
 use std::io::{self, Read, Write};
