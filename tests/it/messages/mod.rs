@@ -99,3 +99,11 @@ fn verbs_are_used() {
     let peer = rig::connect(&a, &b);
     assert_eq!(peer.transport(), "verbs");
 }
+
+/// Once it has the key, a reader needs the owner for nothing: the owner makes no progress, and has no thread for that.
+#[test]
+fn verbs_read_without_the_owner() {
+    let rig = rig::Rig::new(rig::Backend::Verbs, module_path!()).of("verbs_read_without_the_owner");
+    let [a, b] = rig.pair();
+    reads::without_the_owner(&a, &b);
+}

@@ -196,3 +196,29 @@ pub(super) fn both_ways_from_many_threads(rig: &Rig) {
     drop(pollers);
     assert!(log.take().into_iter().all(|right| right));
 }
+
+/// Reads of memory whose key the first one brings; the owner `b` rests meanwhile. Then it revokes the token, and says so.
+pub(super) fn without_the_owner(a: &Messenger, b: &Messenger) {
+    let (bytes, log) = (paint(3 << 20, 5), Log::new());
+    let (exposed, peer) = (b.expose(bytes.clone()).unwrap(), connect(a, b));
+    let token = exposed.token();
+    read(&peer, &token, (0, bytes.len()), 0, &log);
+    until(&[a, b], || log.len() == 1);
+    for (number, length) in [1, 100, 4096, 65_537, 1 << 20, (3 << 20) - 5].into_iter().enumerate() {
+        read(&peer, &token, (5, length), 1 + number, &log);
+    }
+    until(&[a], || log.len() == 7);
+    for (number, outcome) in log.take().into_iter().skip(1) {
+        let read = outcome.unwrap();
+        assert!(read[..] == bytes[5..5 + read.len()], "read {number}");
+    }
+    exposed.revoke();
+    read(&peer, &token, (0, 100), 0, &log);
+    until(&[a, b], || log.len() == 1);
+    assert_eq!(log.take().remove(0).1.unwrap_err().kind(), ErrorKind::Remote);
+    let next = b.expose(bytes.clone()).unwrap();
+    read(&peer, &next.token(), (0, bytes.len()), 0, &log);
+    until(&[a, b], || log.len() == 1);
+    assert!(log.take().remove(0).1.unwrap() == bytes);
+    assert!(peer.lost().is_none());
+}

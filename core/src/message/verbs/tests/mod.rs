@@ -7,6 +7,7 @@ mod frames;
 mod hostile;
 mod reading;
 mod refused;
+mod unkind;
 mod waking;
 
 use std::io::{self, Read, Write};

@@ -2,6 +2,7 @@
 
 use super::super::credits::CREDITS;
 use super::*;
+use crate::message::lent::Lent;
 use crate::sync::{Mutex, lock};
 
 #[test]
@@ -86,4 +87,32 @@ fn no_wake_up_is_lost() {
             *index += 1;
         }
     });
+}
+
+/// A piece that its device has brought wakes a side that sleeps, too.
+#[test]
+fn a_side_that_sleeps_is_woken_by_what_it_reads() {
+    let [one, two] = pair();
+    let (reader, owner) = (one.one_sided().unwrap(), two.one_sided().unwrap());
+    let memory = Lent::of(body(100));
+    let region = owner.register(&memory).unwrap();
+    let offered = reader.prepare().unwrap().unwrap();
+    reader.connect(&owner.admit(&offered).unwrap()).unwrap();
+    let number = reader.number().unwrap();
+    for _ in 0..3 {
+        standin::hold(number);
+        let mut left = Some(region.remote().range(1, 9).unwrap());
+        reader.begin(&mut || Ok(left.take())).unwrap();
+        while one.arm().unwrap() {}
+        assert!(!is_readable(&one, Duration::ZERO));
+        standin::release(number);
+        assert!(is_readable(&one, SOON), "nobody woke the reader");
+        let deadline = Deadline::after(SOON);
+        while !one.arm().unwrap() {
+            assert!(!deadline.expired(), "a piece lies there");
+        }
+        one.pull(&mut Kept::default()).unwrap();
+        assert_eq!(reader.take().unwrap().unwrap().stable().unwrap(), &body(100)[1..10]);
+        reader.release();
+    }
 }
