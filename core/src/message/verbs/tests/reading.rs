@@ -284,6 +284,17 @@ fn reads_that_are_given_up_disturb_no_others() {
         }
         assert_eq!(both.pair(), Some(pair));
     }
+    // Of a long one, no more pieces are read.
+    let pair = both.pair().unwrap();
+    standin::hold(pair);
+    let read = both.read(&exposed.token(), 0, 1 << 20, 1);
+    both.settle();
+    let before = standin::counts(pair).requests;
+    assert!(read.cancel());
+    both.read(&exposed.token(), 0, 1, 2);
+    standin::release(pair);
+    assert!(both.until(2, false)[1].1.is_ok());
+    assert_eq!(standin::counts(pair).requests, before + 1);
 }
 
 #[test]
