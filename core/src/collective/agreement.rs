@@ -60,13 +60,13 @@ pub(super) fn agree(
         settings: settings(config),
         table: given.as_ref().map(|table| Table::of(table.as_ref(), comm, kind)).map_err(ToString::to_string),
     };
-    let all = comm.gather(op, &mine.encode(), deadline)?;
+    let all = comm.gather(op, &mine.encode(), deadline);
     let mut agreed = Agreed { whole_lines: mine.whole_lines, scratch: mine.scratch };
     if given.is_err() {
-        // Its own error says more.
+        // Its own error says more, also than a failure to tell it.
         return Ok(agreed);
     }
-    for (rank, said) in (0..).zip(&all) {
+    for (rank, said) in (0..).zip(&all?) {
         let theirs = Word::decode(said).map_err(|error| {
             let message = format!("rank {rank} called something else; make the same calls on all ranks");
             Error::new(ErrorKind::Remote, op, message).with_peer(rank).with_source(error)
@@ -125,7 +125,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
     let sizes = |(plan, bytes): &(Plan, RangeInclusive<u64>)| {
         format!("the plan {} for {} to {} bytes", plan.name, bytes.start(), bytes.end())
     };
-    settings.extend(plans.iter().map(sizes));
+    settings.extend(plans.iter().take(MAX_SETTINGS / 2).map(sizes));
     settings
 }
 

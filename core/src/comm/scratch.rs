@@ -33,7 +33,7 @@ impl ScratchBudget {
         self.limit.saturating_sub(self.taken())
     }
 
-    /// Takes a part, which all ranks have found to be left: who takes more than that makes the next one go without.
+    /// Takes a part. Does not compare it with the limit: the callers of all ranks have agreed on [`left`](Self::left) before.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> ScratchShare {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
         ScratchShare { of: Arc::clone(self), bytes }

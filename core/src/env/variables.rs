@@ -34,8 +34,8 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "AQUEDUCT_SCRATCH_BYTES",
-        "67108864",
-        "limit of scratch memory per communicator and rank, in bytes, at least 1",
+        "1073741824",
+        "scratch memory that all plans of a communicator may use on a rank, in bytes, at least 1",
     ),
     variable(
         "AQUEDUCT_CACHE",

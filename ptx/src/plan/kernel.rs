@@ -29,8 +29,8 @@ pub struct Kernel {
     pub rows: Option<Rows>,
     /// Where [`Step::Mark`] notes times; `None` if there is none, and then the text is the same as ever.
     pub trace: Option<Trace>,
-    /// The launch goes on with what earlier ones of the same call began. If a wait of theirs was given up, it does nothing: it asks
-    /// the abort word, without which no wait is given up and which stays set.
+    /// The launch goes on with what an earlier one of the same stream began. Once a wait of this rank was given up, it signals nothing and
+    /// waits for nothing: whoever gave up has written the abort record.
     pub follows: bool,
     /// Bodies.
     pub shapes: Vec<Shape>,

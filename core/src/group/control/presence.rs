@@ -22,8 +22,9 @@ impl Control {
                 drop(state);
                 // Signals that kernels of this rank still wait for can no longer come.
                 if over {
+                    // First: whoever finds a kernel gone must find this, too.
+                    self.dismissed.store(true, Ordering::Release);
                     (0..size).for_each(|rank| self.waiters.dismiss(rank));
-                    self.dismissed.store(true, Ordering::Relaxed);
                 }
                 return self.notice_abandoned();
             }
@@ -55,8 +56,8 @@ impl Control {
             self.lose(peer, why);
         }
         for rank in departed {
+            self.dismissed.store(true, Ordering::Release);
             self.waiters.dismiss(rank);
-            self.dismissed.store(true, Ordering::Relaxed);
         }
         self.notice_abandoned();
     }

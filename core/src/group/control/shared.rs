@@ -181,7 +181,7 @@ impl Control {
     /// Aborts if a kernel has left because the rank that it waited for had.
     #[inline]
     pub(super) fn notice_abandoned(&self) {
-        if self.dismissed.load(Ordering::Relaxed) && !self.abort.is_aborted() {
+        if self.dismissed.load(Ordering::Acquire) && !self.abort.is_aborted() {
             self.look_for_abandoned();
         }
     }
@@ -321,7 +321,7 @@ impl crate::outcome::Outcome for Control {
         }
         self.check_running(op)?;
         // Kernels were told to leave a closed communicator. One that leaves no record would go unnoticed.
-        let told = self.closed.load(Ordering::Acquire) && self.dismissed.load(Ordering::Relaxed);
+        let told = self.closed.load(Ordering::Acquire) && self.dismissed.load(Ordering::Acquire);
         if told { self.check_open(op) } else { Ok(()) }
     }
 }

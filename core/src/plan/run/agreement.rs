@@ -20,7 +20,7 @@ const MOST_TEXT: usize = 1024;
 pub(super) struct Agreed {
     /// The least scratch that a rank has left, in bytes.
     pub(super) scratch_bytes: u64,
-    /// What other plans of this rank have taken, in bytes.
+    /// The most that other plans of a rank have taken, in bytes.
     pub(super) taken_bytes: u64,
     /// The granularity of multicast objects, if all ranks ask for them and can have them.
     pub(super) multicast: Option<u64>,
@@ -42,6 +42,7 @@ pub(super) struct Offer {
 enum Said {
     Ready {
         scratch_bytes: u64,
+        taken_bytes: u64,
         offers: Vec<Offer>,
     },
     /// With a later step.
@@ -70,7 +71,7 @@ pub(super) fn agree<T>(
 ) -> Result<(T, Vec<Agreed>)> {
     let (scratch_bytes, taken_bytes) = (comm.scratch().left(), comm.scratch().taken());
     let said = match &mine {
-        Ok(_) => Said::Ready { scratch_bytes, offers: offers.to_vec() },
+        Ok(_) => Said::Ready { scratch_bytes, taken_bytes, offers: offers.to_vec() },
         Err(error) => Said::failed(error),
     };
     let (mine, all) = meet(comm, OP, &said, mine, deadline)?;
@@ -82,9 +83,10 @@ pub(super) fn agree<T>(
     let mut agreed: Vec<Agreed> = offers.iter().map(begin).collect();
     for (rank, theirs) in (0..).zip(&all) {
         compare(OP, rank, &said, theirs)?;
-        let Said::Ready { scratch_bytes, offers: theirs } = theirs else { continue };
+        let Said::Ready { scratch_bytes, taken_bytes, offers: theirs } = theirs else { continue };
         for ((agreed, mine), theirs) in agreed.iter_mut().zip(offers).zip(theirs) {
             agreed.scratch_bytes = agreed.scratch_bytes.min(*scratch_bytes);
+            agreed.taken_bytes = agreed.taken_bytes.max(*taken_bytes);
             if theirs.multicast == 0 && agreed.multicast.is_some() {
                 log::warn!("{}: switches go without multicast, which rank {rank} does not offer", mine.name);
             }
@@ -224,8 +226,8 @@ impl Said {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Ready { scratch_bytes, offers } => {
-                w.u8(1).u64(*scratch_bytes).u64(offers.len() as u64);
+            Self::Ready { scratch_bytes, taken_bytes, offers } => {
+                w.u8(1).u64(*scratch_bytes).u64(*taken_bytes).u64(offers.len() as u64);
                 for Offer { digest, max_bytes, multicast, .. } in offers {
                     w.raw(digest).u64(*max_bytes).u64(*multicast);
                 }
@@ -245,14 +247,14 @@ impl Said {
         let said = match r.u8()? {
             0 => Self::Failed(r.str(MOST_TEXT)?.to_owned()),
             1 => {
-                let (scratch_bytes, count) = (r.u64()?, r.u64()?);
+                let (scratch_bytes, taken_bytes, count) = (r.u64()?, r.u64()?, r.u64()?);
                 // A false count ends with the bytes that are there.
                 let offer = |_| {
                     let (digest, max_bytes, multicast) = (r.array()?, r.u64()?, r.u64()?);
                     Ok(Offer { digest, max_bytes, multicast, name: String::new() })
                 };
                 let offers = (0..count).map(offer).collect::<WireResult<_>>()?;
-                Self::Ready { scratch_bytes, offers }
+                Self::Ready { scratch_bytes, taken_bytes, offers }
             }
             2 => Self::Done,
             _ => return Err(WireError::Invalid { what: "word of a rank" }),
@@ -272,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_is_said_arrives() {
-        let ready = |offers| Said::Ready { scratch_bytes: 9, offers };
+        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, offers };
         for said in [
             ready(vec![offer([7; 32], 3)]),
             ready(vec![offer([7; 32], 3), offer([8; 32], u64::MAX)]),
@@ -286,13 +288,13 @@ mod tests {
         }
         // More plans than there are bytes for.
         let mut bytes = ready(vec![offer([7; 32], 3)]).encode();
-        bytes[9..17].fill(0xff);
+        bytes[17..25].fill(0xff);
         assert!(Said::decode(&bytes).is_err());
     }
 
     #[test]
     fn differences_are_named() {
-        let ready = |offers| Said::Ready { scratch_bytes: 9, offers };
+        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, offers };
         let plans = |digest, max_bytes| ready(vec![offer([0; 32], 1), offer(digest, max_bytes)]);
         let mine = plans([1; 32], 3);
         let says = |theirs: &Said| compare(OP, 1, &mine, theirs).unwrap_err().to_string();

@@ -34,7 +34,7 @@ impl ExecutorConfig {
     }
 
     /// The same for messages of up to this many bytes, which decides how much scratch is allocated. By default the plan's own
-    /// limit, or as many as the communicator's scratch serves if that is less.
+    /// limit, or as many as a sixteenth of what is left of the communicator's scratch serves if that is less.
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
