@@ -2,6 +2,8 @@
 
 use crate::support::{Outcome, run, script};
 
+/// Closes descriptors that the tests were started with: the least limits leave none for them.
+const INHERITED: &str = "exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-;";
 /// Each command, and a limit that is enough for it on any machine.
 const JOBS: [(&str, u32); 6] = [
     ("aqueduct info", 64),
@@ -20,7 +22,7 @@ const WRONG: [&str; 5] = ["out of memory", "OUT_OF_MEMORY", "nvidia-smi", "INVAL
 fn the_rank_that_ran_out_first_is_named() {
     for limit in [26, 28, 29, 30, 30, 30] {
         let job = "aqueduct run -n 4 -- aqueduct perf all-reduce -b 8 -e 8 -n 1 -w 0";
-        let mut command = script(&format!("ulimit -n {limit}; {job}"));
+        let mut command = script(&format!("{INHERITED} ulimit -n {limit}; {job}"));
         command.env("AQUEDUCT_TIMEOUT", "10");
         // Ranks that meet at the launcher before the last one has begun take descriptors of its own: once in 25 runs at 26 it
         // cannot start that one, says so, and nothing is learned about ranks.
@@ -65,7 +67,7 @@ fn too_few_file_descriptors() {
         let mut named = 0;
         for limit in 4.. {
             assert!(limit <= enough, "{job} fails with {limit} file descriptors");
-            let mut command = script(&format!("ulimit -n {limit}; {job}"));
+            let mut command = script(&format!("{INHERITED} ulimit -n {limit}; {job}"));
             let outcome = run(command.env("AQUEDUCT_TIMEOUT", "5"));
             if outcome.code == Some(0) {
                 break;
