@@ -64,6 +64,8 @@ pub const TARGETS: &[Target] = &[
     new("message-hello", core::message_hello, Form::Exact),
     new("message-address", core::message_address, Form::Exact),
     new("message-read", core::message_read, Form::Exact),
+    new("message-fetch", core::message_fetch, Form::Stable),
+    new("message-key", core::message_key, Form::Stable),
     new("message-place", core::message_place, Form::Exact),
     new("channel-trigger", software::channel_trigger, Form::Exact),
     new("ptx", software::ptx, Form::OneWay),

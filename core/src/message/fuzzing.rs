@@ -6,12 +6,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::Address;
 use super::head::{Head, Operation};
 use super::hello::Hello;
+use super::keys;
 use super::mappings::Place;
 use super::serving;
 use super::tcp::{Inbound, Scratch};
 use super::wire::{Landing, Sink};
 use crate::error::Result;
 use crate::net::RawStream;
+use crate::rdma::{Gid, GidKind, QpAddress};
 use crate::sync::{Mutex, lock};
 use crate::wire::Writer;
 
@@ -56,6 +58,20 @@ pub fn message_read(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut w = Writer::new();
     w.raw(&token.to_bytes()).u64(offset).u64(length);
     Some(w.finish())
+}
+
+/// A request for the key of exposed memory, with the reader's end of a pair for reads or without.
+pub fn message_fetch(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (token, offset, length, pair) = serving::decode(bytes, true).ok()?;
+    let mut w = Writer::new();
+    w.raw(&token.to_bytes()).u64(offset).u64(length);
+    pair.iter().for_each(|pair| pair.encode(&mut w));
+    Some(w.finish())
+}
+
+/// The key of exposed memory, or none.
+pub fn message_key(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(keys::encode(keys::decode(bytes).ok()?.as_ref()))
 }
 
 /// The place of exposed memory within its descriptor.
@@ -160,10 +176,18 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut all: Vec<_> =
         streams.iter().flat_map(|s| cuts.map(|cut| ("message-frames", [&[cut], &s[..]].concat()))).collect();
     let token = super::Token { generation: 9, slot: 1, age: 2, length: 100, shared: false, secret: [7; 16] };
+    let gid = Some((Gid([3; 16]), GidKind::ROCE_V2));
+    let pair = QpAddress { qp_number: 17, psn: 5, lid: 0, gid, mtu: 1024, max_read_atomic: 16 };
+    let mut end = Writer::new();
+    pair.encode(&mut end);
     for (offset, length) in [(0_u64, 100_u64), (100, 0), (u64::MAX, 1)] {
         let request = [&token.to_bytes()[..], &offset.to_le_bytes(), &length.to_le_bytes()].concat();
+        all.push(("message-fetch", [&request, end.as_bytes()].concat()));
         all.push(("message-read", request));
     }
+    let region = [&(1_u64 << 50).to_le_bytes()[..], &100_u64.to_le_bytes(), &7_u32.to_le_bytes()].concat();
+    all.push(("message-key", [&region, end.as_bytes()].concat()));
+    all.push(("message-key", region));
     for length in [100, 0, u64::MAX] {
         all.push(("message-place", Place { length, word: 3, serial: 5 }.encode().to_vec()));
     }

@@ -67,4 +67,20 @@ mod tests {
             }
         }
     }
+
+    /// One that does not know keys would take an answer to a request for one as a breach of the protocol.
+    #[test]
+    fn offers_of_version_1_are_refused() {
+        let gid = Some((Gid([1; 16]), GidKind::ROCE_V2));
+        let address = QpAddress { qp_number: 17, psn: 1, lid: 0, gid, mtu: 1024, max_read_atomic: 16 };
+        let mut bytes = Offer { address }.encode();
+        assert_eq!(bytes[..2], [2, 0]);
+        assert!(Offer::decode(&bytes).is_ok());
+        bytes[0] = 1;
+        assert!(
+            matches!(Offer::decode(&bytes), Err(WireError::Version { .. })),
+            "{:?}",
+            Offer::decode(&bytes)
+        );
+    }
 }
