@@ -449,5 +449,5 @@ impl Inbox {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
