@@ -1,7 +1,8 @@
 //! The reads of a link that this side's device makes: which they are, and how far they have come.
 //!
-//! They stand at the front of the queue, with none before them that the owner was asked for: the device reads them in order, many at a
-//! time. The owner is asked for one key at a time, beside them, and nothing behind that read is asked for until the answer has come.
+//! They stand at the front of the queue, with none before them that the owner was asked for: the device reads them in order, many
+//! at a time. The owner is asked for one key at a time, beside them, and nothing behind that read is asked for until the answer
+//! has come.
 #![forbid(unsafe_code)]
 
 use super::keys::{Choice, Key, Keys};
@@ -69,7 +70,8 @@ impl Fetches {
         self.asked.is_some()
     }
 
-    /// Chooses the way of a read, if it has not been. Returns the address to send with a request for its key, if that is the next thing to do.
+    /// Chooses the way of a read, if it has not been. Returns the address to send with a request for its key, if that is the next
+    /// thing to do.
     pub(super) fn choose(
         &mut self,
         reading: &mut Reading,
@@ -182,8 +184,8 @@ impl Fetches {
         reading.completion.map(|completion| Finished { completion, outcome: Ok(reading.into) })
     }
 
-    /// Nobody wants the read at `index` any more, one of those that the device makes. Its place in the order stays as long as pieces of it
-    /// are on their way.
+    /// Nobody wants the read at `index` any more, one of those that the device makes. Its place in the order stays as long as
+    /// pieces of it are on their way.
     pub(super) fn cancel(&mut self, queue: &mut Queue, index: usize) {
         let reading = &mut queue[index];
         (reading.into, reading.length) = (Vec::new(), reading.begun);
@@ -194,8 +196,8 @@ impl Fetches {
         }
     }
 
-    /// The pair is gone, and with it the keys: the owner is to be asked for the rest of all that was to be read so. If memory was revoked, it
-    /// says so.
+    /// The pair is gone, and with it the keys: the owner is to be asked for the rest of all that was to be read so. If memory was
+    /// revoked, it says so.
     fn give_up(&mut self, queue: &mut Queue) {
         let count = std::mem::take(&mut self.count);
         for (index, reading) in queue.iter_mut().enumerate() {

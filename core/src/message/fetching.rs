@@ -13,8 +13,8 @@ use crate::sync::lock;
 const LEAST: usize = 256;
 
 impl Member {
-    /// Has the device read for the oldest reads of `line`, and copies up to `budget` bytes that it has brought, or a piece more. Returns how
-    /// many pieces those were.
+    /// Has the device read for the oldest reads of `line`, and copies up to `budget` bytes that it has brought, or a piece more.
+    /// Returns how many pieces those were.
     pub(super) fn fetch(self: &Arc<Self>, line: &Line, mut budget: usize) -> usize {
         if !line.is_fetching() {
             return 0;

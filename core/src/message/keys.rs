@@ -7,7 +7,8 @@ use crate::wire::{Reader, WireResult, Writer};
 
 /// Tokens of one peer of which something is known; beyond it, those that were not used for longest are forgotten.
 const MAX_KEYS: usize = 64;
-/// A read of so many bytes asks for a key at once, a shorter one if it is the second of its token: a key costs the owner a registration.
+/// A read of so many bytes asks for a key at once, a shorter one if it is the second of its token: a key costs the owner a
+/// registration.
 const WORTH_A_KEY: usize = 64 << 10;
 
 /// The answer to a request for a key.
@@ -72,8 +73,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// The way for a read of `length` bytes of the memory that `token` stands for. Every byte of the token must be as it was when its
-    /// owner checked it.
+    /// The way for a read of `length` bytes of the memory that `token` stands for. Every byte of the token must be as it was when
+    /// its owner checked it.
     pub(super) fn choose(&mut self, token: &Token, length: usize) -> Choice {
         let Some(index) = self.all.iter().position(|(known, _)| known == token) else {
             self.put(*token, Known::Once);

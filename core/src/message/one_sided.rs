@@ -1,5 +1,5 @@
-//! The contract between reads and the devices that make them: one side reads the memory of the other, whose program and library do
-//! nothing for it.
+//! The contract between reads and the devices that make them: one side reads the memory of the other, whose program and library
+//! do nothing for it.
 
 use super::lent::Lent;
 use crate::error::Result;
@@ -8,8 +8,8 @@ use crate::rdma::{MemoryRegion, QpAddress, RemoteRange};
 /// The longest piece that a device reads at a time.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it can do
-/// nothing but answer. What fails there ends the pair, and never the link.
+/// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it
+/// can do nothing but answer. What fails there ends the pair, and never the link.
 ///
 /// The reader's calls come from one thread at a time.
 pub(super) trait OneSided: Send + Sync {

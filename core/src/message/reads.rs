@@ -226,7 +226,8 @@ impl Reads {
         Some(copying)
     }
 
-    /// Takes a copy back, of which the latest piece is valid, or not because the memory was revoked. Returns the read if it has ended.
+    /// Takes a copy back, of which the latest piece is valid, or not because the memory was revoked. Returns the read if it has
+    /// ended.
     pub(super) fn end_copy(
         &mut self,
         copy: Copying,

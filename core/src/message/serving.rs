@@ -188,8 +188,8 @@ fn hand_over(exposures: &Exposures, job: &Job, wire: &dyn Wire) -> Answer {
     Answer::Mapped(Place { length: shown.length() as u64, word: shown.index, serial: shown.serial })
 }
 
-/// Gives the key of the memory that `job` is about, if its token is good and the `device` can be used. Otherwise the peer asks for the data, and
-/// is told what is wrong.
+/// Gives the key of the memory that `job` is about, if its token is good and the `device` can be used. Otherwise the peer asks
+/// for the data, and is told what is wrong.
 fn give_key(
     exposures: &Exposures,
     job: &Job,

@@ -78,9 +78,9 @@ impl ProtectionDomain {
         self.own(OP, raw, start, length as u64, access, keep)
     }
 
-    /// As [`register`](Self::register), but requests name the bytes by addresses from `named` on. Whoever does not know `named` cannot
-    /// name the bytes, even if he guesses the key. The lowest bits of both addresses must be the same: a page's, and for speed those of
-    /// a huge page.
+    /// As [`register`](Self::register), but requests name the bytes by addresses from `named` on. Whoever does not know `named`
+    /// cannot name the bytes, even if he guesses the key. The lowest bits of both addresses must be the same: a page's, and for
+    /// speed those of a huge page.
     ///
     /// # Safety
     /// As for [`register`](Self::register).

@@ -69,8 +69,8 @@ impl Draft {
             .with_max_receive(RECEIVES)
             .with_max_inline(INLINE_BYTES as u32);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
-        // No memory is registered for the peer to write to, and reads have pairs of their own. Writes of no bytes need the right all the
-        // same.
+        // No memory is registered for the peer to write to, and reads have pairs of their own. Writes of no bytes need the right
+        // all the same.
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let queue_pair = new.init(&nic.port, &nic.settings, access)?;
         for slot in 0..RECEIVES {

@@ -50,7 +50,8 @@ impl Slots {
     /// The first `length` bytes of a slot, at most all.
     ///
     /// # Safety
-    /// Nothing writes to the slot as long as the result lives: the request that wrote there has completed, and none is posted again.
+    /// Nothing writes to the slot as long as the result lives: the request that wrote there has completed, and none is posted
+    /// again.
     pub(super) unsafe fn bytes(&self, slot: u32, length: usize) -> &[u8] {
         let slot = self.slot(slot);
         // SAFETY: the slot is as long; the caller vouches that nothing writes to it.

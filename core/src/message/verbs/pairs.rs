@@ -1,10 +1,12 @@
-//! The queue pairs of a link for reads: this side's end of the one by which it reads, and its end of the one by which its peer does.
+//! The queue pairs of a link for reads: this side's end of the one by which it reads, and its end of the one by which its peer
+//! does.
 //!
-//! Both are made when the first key is wanted. A read that the owner's device refuses, because the memory is not exposed any more, moves both
-//! ends of its pair to the error state; that is why messages have another one. The reader then makes a new pair, with a new key.
+//! Both are made when the first key is wanted. A read that the owner's device refuses, because the memory is not exposed any
+//! more, moves both ends of its pair to the error state; that is why messages have another one. The reader then makes a new pair,
+//! with a new key.
 //!
-//! The owner's end is never ready to send, and gives the right to read, nothing else: of memory that is registered for that, to those
-//! who name its address and key. Both come with the key. The address is made up, with 40 random bits, so that a peer that
+//! The owner's end is never ready to send, and gives the right to read, nothing else: of memory that is registered for that, to
+//! those who name its address and key. Both come with the key. The address is made up, with 40 random bits, so that a peer that
 //! guesses keys finds nothing, and loses its pair at each attempt.
 
 use std::sync::Arc;
@@ -186,8 +188,8 @@ impl OneSided for Pairs {
     fn register(&self, bytes: &Lent) -> Result<MemoryRegion> {
         let (address, keep) = (bytes.address().cast_mut(), Arc::new(bytes.clone()));
         let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
-        // SAFETY: the region keeps a share in the owner of the bytes, which stay readable and where they are as long as that lives. The
-        // device only reads them, here and for the peer, which tolerates everything that `Lent` allows others to do.
+        // SAFETY: the region keeps a share in the owner of the bytes, which stay readable and where they are as long as that
+        // lives. The device only reads them, here and for the peer, which tolerates everything that `Lent` allows others to do.
         unsafe { self.nic.domain.register_as(address, bytes.len(), named, Access::REMOTE_READ, keep) }
     }
 

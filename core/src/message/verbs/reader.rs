@@ -117,8 +117,8 @@ impl Reader {
         let slot = (self.released % u64::from(PIECES)) as usize;
         let (memory, length) = (self.kit.slots.slot(slot as u32), self.lengths[slot] as usize);
         let address = NonNull::new(memory.as_ptr()).unwrap_or(NonNull::dangling());
-        // SAFETY: the slots live as long as the share in them, which is the owner here. The read into this one has completed, and the
-        // next one there is begun only after `release`, before which the caller drops the result (contract of `OneSided`).
+        // SAFETY: the slots live as long as the share in them, which is the owner here. The read into this one has completed, and
+        // the next one there is begun only after `release`, before which the caller drops the result (contract of `OneSided`).
         Ok(Some(unsafe { Lent::new(address, length, true, self.kit.slots.clone()) }))
     }
 

@@ -158,8 +158,8 @@ impl QueuePair<ReadyToReceive> {
 }
 
 impl QueuePair<ReadyToSend> {
-    /// How many reads and atomics the NIC has outstanding at once, as both ends agreed: the least of this side's setting, of what its
-    /// NIC can have outstanding, and of what the peer serves. Further ones wait in the queue. With 0, none can be posted.
+    /// How many reads and atomics the NIC has outstanding at once, as both ends agreed: the least of this side's setting, of what
+    /// its NIC can have outstanding, and of what the peer serves. Further ones wait in the queue. With 0, none can be posted.
     pub fn max_reads(&self) -> u8 {
         self.read_depth()
     }
