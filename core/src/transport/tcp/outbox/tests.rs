@@ -319,6 +319,7 @@ fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
         assert_eq!(second.progress(&free).unwrap(), Waits::Memory);
         assert!(first.wants_room() && !second.wants_room() && !second.is_empty());
         // Once somebody waits, what the socket does not take is moved elsewhere, and nothing follows it.
+        assert_eq!((first.progress(&full).unwrap(), first.spilled, half.free()), (Waits::Socket, 1, 1));
         first.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
         assert_eq!(first.progress(&full).unwrap(), Waits::Socket);
         assert_eq!((first.spilled, half.free()), (1, 1));
