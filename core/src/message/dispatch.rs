@@ -112,7 +112,8 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
             }
         }
         Item::Read(Finished { completion, outcome }) => completion(outcome),
-        Item::Long(Ended { completion, outcome, exposed }) => {
+        Item::Long(Ended { completion, outcome, registration, exposed }) => {
+            drop(registration);
             drop(exposed);
             completion(outcome);
         }

@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::lent::Lent;
 use super::memory::Memory;
 use super::shared::{SharedMemory, Shown};
 use super::tokens::Token;
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::random_bytes;
 use crate::rdma::{MemoryRegion, RemoteRegion};
@@ -14,6 +16,13 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The most pieces of memory that one messenger exposes at a time.
 const MAX_SLOTS: usize = 1 << 20;
+
+/// Memory of so many bytes is registered for whoever asks for its key. Registering takes its time, within progress, and locks all of it: for
+/// more memory that is done when peers have read one [`PART`]th of it, or ask for that.
+const FREELY: u64 = 1 << 30;
+const PART: u64 = 8;
+/// How long after a registration has failed the next one is tried.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// All memory that a messenger exposes.
 pub(super) struct Exposures {
@@ -46,7 +55,12 @@ struct Entry {
     /// How those see it who map it. Its end revokes that.
     shown: Option<Arc<Shown>>,
     device: Registered,
+    /// Bytes that were sent to peers, counted if they decide on a key.
+    sent: u64,
 }
+
+/// What lets peers' devices read memory that is not exposed any more. It has a share in the bytes, and so goes before them.
+pub(super) type Registration = MemoryRegion;
 
 /// Whether peers' devices can read memory.
 #[derive(Debug)]
@@ -55,8 +69,8 @@ enum Registered {
     Untried,
     /// As long as this lives. It has a share in the bytes.
     Yes(MemoryRegion),
-    /// It is not possible.
-    No,
+    /// It was not possible, and is not tried before this.
+    Failed(Deadline),
 }
 
 /// A right to map memory, which a peer has proved. The owner may revoke it at any time; a mapping made later is of no use then.
@@ -114,7 +128,7 @@ impl Exposures {
         };
         let place = &mut slots.all[slot as usize];
         let shared = shown.is_some();
-        place.exposed = Some(Entry { bytes, secret, shown, device: Registered::Untried });
+        place.exposed = Some(Entry { bytes, secret, shown, device: Registered::Untried, sent: 0 });
         let token = Token { generation: self.generation, slot, age: place.age, length, shared, secret };
         Ok(Exposed { token, table: self.clone() })
     }
@@ -135,8 +149,20 @@ impl Exposures {
         self.check(&lock(&self.slots), token, offset, length).map(|(entry, _)| entry.shown.clone())
     }
 
+    /// Counts `length` bytes of the memory of `token` that were sent: so many may be worth a key.
+    pub(super) fn sent(&self, token: &Token, length: u64) {
+        if token.length <= FREELY {
+            return;
+        }
+        let mut slots = lock(&self.slots);
+        let slot = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age);
+        if let Some(entry) = slot.and_then(|slot| slot.exposed.as_mut()) {
+            entry.sent = entry.sent.saturating_add(length);
+        }
+    }
+
     /// The key by which devices read the memory of which `token` gives the right to read `length` bytes at `offset`; registers it with
-    /// `register` if nobody has asked for it before. `None` if that is not possible.
+    /// `register` if it is not. `None` if that is not possible now, or not worth while yet.
     pub(super) fn key(
         &self,
         token: &Token,
@@ -148,8 +174,9 @@ impl Exposures {
         let (entry, _) = self.check(&slots, token, offset, length)?;
         let bytes = match &entry.device {
             Registered::Yes(region) => return Ok(Some(region.remote())),
-            Registered::No => return Ok(None),
-            Registered::Untried => entry.bytes.clone(),
+            Registered::Failed(until) if !until.expired() => return Ok(None),
+            _ if !entry.is_worth_a_key(length) => return Ok(None),
+            _ => entry.bytes.clone(),
         };
         // Without the lock: it takes its time with large memory.
         drop(slots);
@@ -157,7 +184,7 @@ impl Exposures {
             Ok(region) => Registered::Yes(region),
             Err(error) => {
                 log::info!("peers' devices cannot read {} exposed bytes: {error}", bytes.len());
-                Registered::No
+                Registered::Failed(Deadline::after(RETRY))
             }
         };
         drop(bytes);
@@ -166,14 +193,18 @@ impl Exposures {
         self.check(&slots, token, offset, length)?;
         let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
         let Some(entry) = entry else { return Err(Refusal::Revoked) };
-        if let Registered::Untried = entry.device {
-            entry.device = made;
-        }
-        // Another thread may have been quicker; what was made here goes with the end of this call.
-        match &entry.device {
-            Registered::Yes(region) => Ok(Some(region.remote())),
-            _ => Ok(None),
-        }
+        // Another thread may have been quicker; what was made here goes with the end of this call then.
+        let unused = match &entry.device {
+            Registered::Yes(_) => made,
+            _ => std::mem::replace(&mut entry.device, made),
+        };
+        let key = match &entry.device {
+            Registered::Yes(region) => Some(region.remote()),
+            _ => None,
+        };
+        drop(slots);
+        drop(unused);
+        Ok(key)
     }
 
     fn check<'a>(
@@ -198,12 +229,11 @@ impl Exposures {
         lent.map(|lent| (entry, lent)).ok_or(Refusal::Range)
     }
 
-    /// Ends the exposure. The memory is freed in [`reap`](Self::reap).
-    fn retire(&self, token: &Token) {
+    /// Ends the exposure. The memory is freed in [`reap`](Self::reap). Devices read it until the result is dropped, which takes its
+    /// time.
+    fn retire(&self, token: &Token) -> Option<Registration> {
         let mut slots = lock(&self.slots);
-        let Some(slot) = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age) else {
-            return;
-        };
+        let slot = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age)?;
         let mut entry = slot.exposed.take();
         // Here, because an answer that hands the memory over may hold a share for a while yet.
         entry.iter().filter_map(|entry| entry.shown.as_ref()).for_each(|shown| shown.revoke());
@@ -212,12 +242,13 @@ impl Exposures {
             slot.age = age;
             slots.free.push(token.slot);
         }
-        let device = entry.as_mut().map(|entry| std::mem::replace(&mut entry.device, Registered::No));
+        let device = entry.as_mut().map(|entry| std::mem::replace(&mut entry.device, Registered::Untried));
         slots.retired.extend(entry);
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
-        drop(slots);
-        // Before the caller goes on: from here on no device reads it.
-        drop(device);
+        match device {
+            Some(Registered::Yes(region)) => Some(region),
+            _ => None,
+        }
     }
 
     /// Whether [`reap`](Self::reap) may have something to free.
@@ -237,6 +268,14 @@ impl Exposures {
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         drop(slots);
         drop(free);
+    }
+}
+
+impl Entry {
+    /// Whether it is to be registered for who wants to read `length` bytes.
+    fn is_worth_a_key(&self, length: u64) -> bool {
+        let all = self.bytes.len() as u64;
+        all <= FREELY || self.sent.saturating_add(length) >= all / PART
     }
 }
 
@@ -266,82 +305,20 @@ impl Exposed {
     /// Ends it; the same as dropping it.
     pub fn revoke(self) {}
 
-    /// Ends it now and leaves the memory to the drop: for callers that hold locks.
-    pub(super) fn retire(&self) {
-        self.table.retire(&self.token);
+    /// Ends it now and leaves the memory to the drop: for callers that hold locks. They drop the result without, before this value.
+    #[must_use]
+    pub(super) fn retire(&self) -> Option<Registration> {
+        self.table.retire(&self.token)
     }
 }
 
 impl Drop for Exposed {
     fn drop(&mut self) {
-        self.table.retire(&self.token);
+        // Before the caller goes on: from here on no device reads it.
+        drop(self.table.retire(&self.token));
         self.table.reap();
     }
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn refused(table: &Exposures, token: Token, offset: u64, length: u64) -> Refusal {
-        table.lend(&token, offset, length).unwrap_err()
-    }
-
-    #[test]
-    fn a_token_gives_any_part_of_its_memory_until_it_is_revoked() {
-        let table = Arc::new(Exposures::new(7));
-        let exposed = table.expose(vec![1, 2, 3, 4].into()).unwrap();
-        let token = Token::from_bytes(&exposed.token().to_bytes()).unwrap();
-        let read = |offset, length| table.lend(&token, offset, length).map(|lent| lent.copy());
-        assert_eq!((read(0, 4), read(1, 2)), (Ok(vec![1, 2, 3, 4]), Ok(vec![2, 3])));
-        assert_eq!((read(4, 0), read(0, 0)), (Ok(vec![]), Ok(vec![])));
-        for (offset, length) in [(0, 5), (4, 1), (5, 0), (u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
-            assert_eq!(refused(&table, token, offset, length), Refusal::Range, "{offset}+{length}");
-        }
-        let held = table.lend(&token, 0, 4).unwrap();
-        exposed.revoke();
-        assert_eq!(refused(&table, token, 0, 1), Refusal::Revoked);
-        assert_eq!(held.copy(), [1, 2, 3, 4], "a piece on its way outlives the revocation");
-        let next = table.expose(vec![9].into()).unwrap();
-        assert_eq!(next.token().slot, token.slot, "the slot is used again");
-        assert_eq!(refused(&table, token, 0, 1), Refusal::Revoked);
-    }
-
-    #[test]
-    fn a_changed_token_is_refused() {
-        let table = Arc::new(Exposures::new(7));
-        let exposed = table.expose(vec![1; 64].into()).unwrap();
-        let good = exposed.token().to_bytes();
-        for at in 0..Token::BYTES {
-            let mut bytes = good;
-            bytes[at] ^= 0x10;
-            let token = Token::from_bytes(&bytes).unwrap();
-            // Bytes 16 to 24 tell the holder how long the memory is; the owner knows itself.
-            let is_length = (16..24).contains(&at);
-            let refusal = table.lend(&token, 0, 64).err();
-            assert_eq!(refusal, (!is_length).then_some(Refusal::Forged), "byte {at}");
-        }
-    }
-
-    #[test]
-    fn memory_is_freed_once_it_is_revoked_and_read() {
-        let (table, bytes) = (Arc::new(Exposures::new(7)), Arc::new(vec![1; 64]));
-        let exposed = table.expose(bytes.clone().into()).unwrap();
-        let piece = table.lend(&exposed.token(), 0, 1).unwrap();
-        exposed.revoke();
-        assert_eq!(Arc::strong_count(&bytes), 2, "a piece is on its way");
-        drop(piece);
-        table.reap();
-        assert_eq!(Arc::strong_count(&bytes), 1);
-    }
-
-    #[test]
-    fn there_are_only_so_many() {
-        let table = Arc::new(Exposures::new(7));
-        lock(&table.slots).all.resize_with(MAX_SLOTS - 1, Slot::default);
-        let last = table.expose(vec![1].into()).unwrap();
-        assert_eq!(table.expose(vec![1].into()).unwrap_err().kind(), crate::ErrorKind::Exhausted);
-        drop(last);
-        table.expose(vec![1].into()).unwrap();
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::exposed::Exposed;
+use super::exposed::{Exposed, Registration};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -22,6 +22,8 @@ pub(super) type Delivered = Box<dyn FnOnce(Result<Delivery>) + Send>;
 pub(super) struct Ended {
     pub(super) completion: Delivered,
     pub(super) outcome: Result<Delivery>,
+    /// Dropped first, without locks: that takes its time, and peers' devices read the data until then.
+    pub(super) registration: Option<Registration>,
     /// Ended already. It is dropped, with the memory, before the completion runs.
     pub(super) exposed: Exposed,
 }
@@ -97,10 +99,10 @@ impl Offers {
 }
 
 impl Open {
-    /// Ends it: from now on nobody can read the data. The memory goes with the result, because locks are held here.
+    /// Ends it: from now on nobody is given the data. The memory goes with the result, because locks are held here.
     fn end(self, outcome: Result<Delivery>) -> Ended {
-        self.exposed.retire();
-        Ended { completion: self.completion, outcome, exposed: self.exposed }
+        let registration = self.exposed.retire();
+        Ended { completion: self.completion, outcome, registration, exposed: self.exposed }
     }
 }
 

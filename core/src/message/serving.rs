@@ -164,6 +164,7 @@ impl Serving {
             if !pushed {
                 return Ok(Served::Full);
             }
+            exposures.sent(&job.token, piece);
             left = left.saturating_sub(piece.max(LEAST));
             job.copied = None;
             job.offset += piece;
