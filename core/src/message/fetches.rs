@@ -6,8 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::keys::{Choice, Key, Keys};
-use super::lent::Lent;
-use super::one_sided::{OneSided, PIECE};
+use super::one_sided::{OneSided, PIECE, Piece};
 use super::reading::{Finished, Queue, Reading, Way, broken};
 use super::tokens::Token;
 use crate::error::Result;
@@ -21,15 +20,25 @@ pub(super) struct Fetches {
     /// How many of them the device has been asked for all of.
     begun: usize,
     keys: Keys,
-    /// The read for which the owner was asked for a key. It may have been cancelled meanwhile.
-    asked: Option<(u32, Token)>,
+    /// The request for a key that the owner has not answered.
+    asked: Option<Asked>,
     /// A thread copies the piece in front, and has taken the place for its bytes.
     copying: bool,
 }
 
+/// A request for a key.
+#[derive(Clone, Copy)]
+struct Asked {
+    /// The read that it is for. It may have been cancelled meanwhile.
+    id: u32,
+    token: Token,
+    /// Whether the address of an end of a pair went with it, so that the answer brings another.
+    with_pair: bool,
+}
+
 /// A piece that has come, to be copied with no lock held.
 pub(super) struct Arrival {
-    piece: Lent,
+    piece: Piece,
     into: Vec<u8>,
     at: usize,
 }
@@ -46,16 +55,16 @@ pub(super) enum Step {
 impl Arrival {
     /// Copies the piece, unless nobody wants the read any more. Returns its length.
     pub(super) fn copy(&mut self) -> usize {
-        let bytes = self.piece.stable().unwrap_or_default();
+        let bytes = self.piece.bytes.stable().unwrap_or_default();
         if let Some(into) = self.into.get_mut(self.at..self.at + bytes.len()) {
             into.copy_from_slice(bytes);
         }
         bytes.len()
     }
 
-    /// Gives the piece up; returns its length, and the place for the bytes.
-    pub(super) fn finish(self) -> (usize, Vec<u8>) {
-        (self.piece.len(), self.into)
+    /// Gives the piece up; returns its length, the place for the bytes, and the pair that it came by.
+    pub(super) fn finish(self) -> (usize, Vec<u8>, u64) {
+        (self.piece.bytes.len(), self.into, self.piece.pair)
     }
 }
 
@@ -106,24 +115,33 @@ impl Fetches {
         }
     }
 
-    /// The owner was asked for the key of this read.
-    pub(super) fn ask(&mut self, reading: &Reading) {
-        self.asked = Some((reading.id, reading.token));
+    /// The owner was asked for the key of this read, and given the address of an end if it is `with_pair`.
+    pub(super) fn ask(&mut self, reading: &Reading, with_pair: bool) {
+        self.asked = Some(Asked { id: reading.id, token: reading.token, with_pair });
     }
 
     /// The owner's answer for read `id`.
     pub(super) fn answered(&mut self, id: u32, key: Option<Key>, device: &dyn OneSided) -> Result<()> {
-        let Some((_, token)) = self.asked.take_if(|(asked, _)| *asked == id) else {
+        let Some(Asked { token, with_pair, .. }) = self.asked.take_if(|asked| asked.id == id) else {
             return Err(broken(format!("a key for read {id}, for which nobody asked")));
         };
-        let is_good = key.is_some_and(|key| {
-            let connected = key.pair.map_or(Ok(()), |pair| device.connect(&pair));
-            if let Err(error) = &connected {
-                log::info!("a peer's memory is read with its owner's help: {error}");
-            }
-            connected.is_ok() && device.is_connected()
-        });
-        self.keys.add(token, key.filter(|_| is_good).map(|key| key.region));
+        let pair = key.and_then(|key| key.pair);
+        if pair.is_some() && !with_pair {
+            return Err(broken(format!(
+                "an end of a pair with the key for read {id}, which nobody asked for"
+            )));
+        }
+        if let Some(Err(error)) = pair.map(|pair| device.connect(&pair)) {
+            log::info!("a peer's memory is read with its owner's help: {error}");
+        }
+        match key {
+            Some(key) if device.is_connected() => self.keys.add(token, Some(key.region)),
+            // The pair failed while the request was on its way. The key is good, and comes again with a new pair.
+            Some(_) if !with_pair => self.keys.forget(token),
+            _ => self.keys.add(token, None),
+        }
+        // What was made for this key only is held for nobody.
+        device.give_up();
         Ok(())
     }
 

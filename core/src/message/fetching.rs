@@ -42,8 +42,8 @@ impl Member {
                     drop(reads);
                     // Without the lock: others queue reads, and cancel this one, meanwhile.
                     budget = budget.saturating_sub(arrival.copy().max(LEAST));
-                    let (length, into) = arrival.finish();
-                    device.release();
+                    let (length, into, pair) = arrival.finish();
+                    device.release(pair);
                     let mut reads = lock(&line.reads);
                     // Delivered under the lock: the next read cannot end before.
                     if let Some(finished) = reads.fetched(length, into) {

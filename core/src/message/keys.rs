@@ -10,6 +10,9 @@ const MAX_KEYS: usize = 64;
 /// A read of so many bytes asks for a key at once, a shorter one if it is the second of its token: a key costs the owner a
 /// registration.
 const WORTH_A_KEY: usize = 64 << 10;
+/// Reads after which an owner that gave no key is asked again; twice as many after each further time, up to the second.
+const WAIT: u32 = 64;
+const MAX_WAIT: u32 = 4096;
 
 /// The answer to a request for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +54,12 @@ enum Known {
     /// It was read once.
     Once,
     Key(RemoteRegion),
-    /// The owner gives no key.
-    None,
+    /// The owner gave no key. It may later, when more of the memory was read, or more may be locked: it is asked again after `left` more
+    /// reads, which were `wait` when it was asked last.
+    None {
+        left: u32,
+        wait: u32,
+    },
 }
 
 /// A way for a read.
@@ -81,17 +88,30 @@ impl Keys {
             return if length >= WORTH_A_KEY { Choice::Ask } else { Choice::Data };
         };
         self.all[..=index].rotate_right(1);
-        match self.all[0].1 {
-            Known::Once => Choice::Ask,
-            Known::Key(region) => Choice::Fetch(region),
-            Known::None => Choice::Data,
+        match &mut self.all[0].1 {
+            Known::Once | Known::None { left: 0, .. } => Choice::Ask,
+            Known::Key(region) => Choice::Fetch(*region),
+            Known::None { left, .. } => {
+                *left -= 1;
+                Choice::Data
+            }
         }
     }
 
     /// Keeps the owner's answer.
     pub(super) fn add(&mut self, token: Token, region: Option<RemoteRegion>) {
+        let index = self.all.iter().position(|(known, _)| *known == token);
+        let wait = match index.map(|index| self.all.remove(index).1) {
+            Some(Known::None { wait, .. }) => (2 * wait).min(MAX_WAIT),
+            _ => WAIT,
+        };
+        self.put(token, region.map_or(Known::None { left: wait, wait }, Known::Key));
+    }
+
+    /// Has the next read of `token` ask again.
+    pub(super) fn forget(&mut self, token: Token) {
         self.all.retain(|(known, _)| *known != token);
-        self.put(token, region.map_or(Known::None, Known::Key));
+        self.put(token, Known::Once);
     }
 
     fn put(&mut self, token: Token, known: Known) {
@@ -131,6 +151,8 @@ mod tests {
         assert_eq!(keys.choose(&token(1), 1), Choice::Fetch(region(9)));
         keys.add(token(0), None);
         assert_eq!(keys.choose(&token(0), WORTH_A_KEY), Choice::Data, "there is none");
+        keys.forget(token(0));
+        assert_eq!(keys.choose(&token(0), 1), Choice::Ask);
         for changed in [
             Token { secret: [1; 16], slot: 7, ..token(1) },
             Token { age: 1, ..token(1) },
@@ -141,6 +163,17 @@ mod tests {
         }
         keys.clear();
         assert_eq!(keys.choose(&token(1), 1), Choice::Data);
+    }
+
+    #[test]
+    fn an_owner_that_gives_no_key_is_asked_ever_more_seldom() {
+        let mut keys = Keys::default();
+        for wait in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+            keys.add(token(0), None);
+            let choices: Vec<Choice> = (0..=wait).map(|_| keys.choose(&token(0), WORTH_A_KEY)).collect();
+            assert!(choices[..wait].iter().all(|choice| *choice == Choice::Data), "{wait}");
+            assert_eq!(choices[wait], Choice::Ask);
+        }
     }
 
     #[test]

@@ -8,8 +8,16 @@ use crate::rdma::{MemoryRegion, QpAddress, RemoteRange};
 /// The longest piece that a device reads at a time.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it
-/// can do nothing but answer. What fails there ends the pair, and never the link.
+/// A piece that has come.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) bytes: Lent,
+    /// The number of the pair that brought it.
+    pub(super) pair: u64,
+}
+
+/// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it can do
+/// nothing but answer. What fails there ends the pair, and never the link.
 ///
 /// The reader's calls come from one thread at a time.
 pub(super) trait OneSided: Send + Sync {
@@ -25,7 +33,8 @@ pub(super) trait OneSided: Send + Sync {
     /// Connects the reader's end to the owner's.
     ///
     /// # Errors
-    /// Those of the device. The pair is gone then.
+    /// Those of the device: the pair is gone then. `Remote` if there is no end that waits for this; one that is connected stays
+    /// as it is.
     fn connect(&self, theirs: &QpAddress) -> Result<()>;
 
     /// Whether the reader's end is connected.
@@ -41,10 +50,13 @@ pub(super) trait OneSided: Send + Sync {
     ///
     /// # Errors
     /// If the owner's device has refused one, or did not answer. The pair is gone then, with all that was begun.
-    fn take(&self) -> Result<Option<Lent>>;
+    fn take(&self) -> Result<Option<Piece>>;
 
-    /// Makes room for another piece. The caller has dropped the one that it took.
-    fn release(&self);
+    /// Makes room for another piece, in the pair that brought the one that the caller took and has dropped.
+    fn release(&self, pair: u64);
+
+    /// Gives the reader's end up if it is not connected: its owner does not want it.
+    fn give_up(&self);
 
     /// Makes the owner's end of a pair, in place of an earlier one, for the reader's end at `theirs`; returns its address.
     ///

@@ -122,12 +122,13 @@ impl Reads {
             let mut w = Writer::new();
             w.raw(&reading.token.to_bytes());
             w.u64(reading.offset + reading.got as u64).u64((reading.length - reading.got) as u64);
-            pair.flatten().iter().for_each(|pair| pair.encode(&mut w));
+            let pair = pair.flatten();
+            pair.iter().for_each(|pair| pair.encode(&mut w));
             if !push(operation, reading.id, w.as_bytes())? {
                 return Ok(false);
             }
             if operation == Operation::Fetch {
-                self.fetched.ask(reading);
+                self.fetched.ask(reading, pair.is_some());
                 break;
             }
             self.asked += 1;

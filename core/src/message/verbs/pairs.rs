@@ -15,7 +15,8 @@ use super::nic::Nic;
 use super::reader::{Reader, Unconnected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::lent::Lent;
-use crate::message::one_sided::OneSided;
+use crate::message::one_sided::{OneSided, Piece};
+use crate::message::reading::broken;
 use crate::net::random_bytes;
 use crate::rdma::{
     Access, CompletionChannel, CompletionQueue, MemoryRegion, QpAddress, QpOptions, QueuePair,
@@ -33,8 +34,7 @@ const RANDOM_BITS: u32 = 40;
 #[derive(Debug)]
 pub(super) struct Pairs {
     reader: Mutex<State>,
-    /// The owner's end.
-    owner: Mutex<Option<QueuePair<ReadyToReceive>>>,
+    owner: Mutex<Owned>,
     /// On which nothing of the owner's end ever completes.
     completions: CompletionQueue,
     channel: CompletionChannel,
@@ -47,8 +47,17 @@ pub(super) struct Pairs {
 #[derive(Debug)]
 struct State {
     end: End,
+    /// How many pairs were connected; the number of the latest.
+    made: u64,
     /// Pairs that have failed before a piece had come on them, since the last one on which one has.
     failures: u32,
+    closed: bool,
+}
+
+/// The owner's end.
+#[derive(Debug, Default)]
+struct Owned {
+    end: Option<QueuePair<ReadyToReceive>>,
     closed: bool,
 }
 
@@ -69,8 +78,8 @@ impl Pairs {
     ) -> Self {
         let most = nic.settings.max_read_atomic.min(nic.context.attributes().max_read_atomic_out);
         Self {
-            reader: Mutex::new(State { end: End::None, failures: 0, closed: false }),
-            owner: Mutex::new(None),
+            reader: Mutex::new(State { end: End::None, made: 0, failures: 0, closed: false }),
+            owner: Mutex::default(),
             completions: completions.clone(),
             channel: channel.clone(),
             possible: gives_keys && most > 0,
@@ -79,11 +88,10 @@ impl Pairs {
     }
 
     /// Has the next piece that comes wake the channel. True if one has come, or if the pair has failed.
-    pub(super) fn arm(&self) -> Result<bool> {
+    pub(super) fn arm(&self) -> bool {
         match &mut lock(&self.reader).end {
-            // The failure shows when the next piece is taken.
-            End::Connected(reader) => Ok(reader.arm().unwrap_or(true)),
-            _ => Ok(false),
+            End::Connected(reader) => reader.arm(),
+            _ => false,
         }
     }
 
@@ -93,8 +101,11 @@ impl Pairs {
         reader.closed = true;
         let end = std::mem::replace(&mut reader.end, End::None);
         drop(reader);
-        let owner = lock(&self.owner).take();
-        drop((end, owner));
+        let mut owner = lock(&self.owner);
+        owner.closed = true;
+        let owned = owner.end.take();
+        drop(owner);
+        drop((end, owned));
     }
 }
 
@@ -129,7 +140,7 @@ impl OneSided for Pairs {
     fn prepare(&self) -> Result<Option<QpAddress>> {
         let mut state = lock(&self.reader);
         if state.closed {
-            return Err(Error::new(ErrorKind::PeerLost, "read", "the link has ended"));
+            return Err(link_ended());
         }
         if let End::None = state.end {
             let made = Unconnected::new(&self.nic, &self.channel);
@@ -146,13 +157,21 @@ impl OneSided for Pairs {
 
     fn connect(&self, theirs: &QpAddress) -> Result<()> {
         let mut state = lock(&self.reader);
-        let End::Unconnected(end) = std::mem::replace(&mut state.end, End::None) else {
-            let text = "the owner has made an end of a pair that nobody asked for";
-            return state.checked(Err(Error::new(ErrorKind::Remote, "read", text)));
+        if state.closed {
+            return Err(link_ended());
+        }
+        let end = match std::mem::replace(&mut state.end, End::None) {
+            End::Unconnected(end) => end,
+            other => {
+                // Reads may be on their way on it.
+                state.end = other;
+                return Err(broken("an end of a pair for reads that nobody asked for".into()));
+            }
         };
         let connected = end.connect(theirs);
         let reader = state.checked(connected)?;
         state.end = End::Connected(Box::new(reader));
+        state.made += 1;
         Ok(())
     }
 
@@ -164,13 +183,26 @@ impl OneSided for Pairs {
         lock(&self.reader).connected(|reader| reader.begin(next))
     }
 
-    fn take(&self) -> Result<Option<Lent>> {
-        lock(&self.reader).connected(Reader::take)
+    fn take(&self) -> Result<Option<Piece>> {
+        let mut state = lock(&self.reader);
+        let pair = state.made;
+        Ok(state.connected(Reader::take)?.map(|bytes| Piece { bytes, pair }))
     }
 
-    fn release(&self) {
-        if let End::Connected(reader) = &mut lock(&self.reader).end {
+    fn release(&self, pair: u64) {
+        let mut state = lock(&self.reader);
+        let made = state.made;
+        if let End::Connected(reader) = &mut state.end
+            && made == pair
+        {
             reader.release();
+        }
+    }
+
+    fn give_up(&self) {
+        let mut state = lock(&self.reader);
+        if let End::Unconnected(_) = state.end {
+            state.end = End::None;
         }
     }
 
@@ -180,7 +212,13 @@ impl OneSided for Pairs {
         let new = nic.domain.queue_pair(&options, &self.completions, &self.completions)?;
         let end = new.init(&nic.port, &nic.settings, Access::REMOTE_READ)?;
         let address = end.address();
-        let earlier = lock(&self.owner).replace(end.connect(theirs)?);
+        let end = end.connect(theirs)?;
+        let mut owner = lock(&self.owner);
+        if owner.closed {
+            return Err(link_ended());
+        }
+        let earlier = owner.end.replace(end);
+        drop(owner);
         drop(earlier);
         Ok(address)
     }
@@ -200,6 +238,10 @@ impl OneSided for Pairs {
             _ => None,
         }
     }
+}
+
+fn link_ended() -> Error {
+    Error::new(ErrorKind::PeerLost, "read", "the link has ended")
 }
 
 /// The address by which peers name memory at `address`: `random` bits above those within a huge page.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::memory::Slots;
 use super::nic::{Nic, Place};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::message::lent::Lent;
 use crate::message::one_sided::PIECE;
 use crate::rdma::{
@@ -45,6 +45,8 @@ pub(super) struct Reader {
     released: u64,
     /// Pieces that may be on their way.
     depth: u64,
+    /// The first failure. Its completion comes once, and whoever goes to sleep may be the one who finds it.
+    failure: Option<Error>,
 }
 
 impl Unconnected {
@@ -70,11 +72,12 @@ impl Unconnected {
         let depth = u64::from(queue_pair.max_reads()).min(PIECES.into());
         if depth == 0 {
             let text = "the owner's device serves no reads";
-            return Err(crate::Error::new(crate::ErrorKind::Unsupported, "read", text));
+            return Err(Error::new(crate::ErrorKind::Unsupported, "read", text));
         }
         let batch = Batch::with_capacity(PIECES as usize);
         let (lengths, begun, come, released) = ([0; PIECES as usize], 0, 0, 0);
-        Ok(Reader { queue_pair, kit: self.kit, batch, lengths, begun, come, released, depth })
+        let failure = None;
+        Ok(Reader { queue_pair, kit: self.kit, batch, lengths, begun, come, released, depth, failure })
     }
 }
 
@@ -93,20 +96,24 @@ impl Reader {
     }
 
     /// Counts what has come. Returns whether there is a piece to take.
+    ///
+    /// # Errors
+    /// The first failure, from then on.
     pub(super) fn poll(&mut self) -> Result<bool> {
-        if self.begun > self.come {
+        if self.failure.is_none() && self.begun > self.come {
             let (mut failure, mut come) = (None, 0);
-            self.kit.completions.poll(PIECES as usize, |completion| match completion.result {
+            let polled = self.kit.completions.poll(PIECES as usize, |completion| match completion.result {
                 Ok(_) => come += 1,
                 // The others follow it, flushed.
                 Err(error) => failure = failure.or(Some(error)),
-            })?;
+            });
             self.come += come;
-            if let Some(failure) = failure {
-                return Err(failure.to_error("read"));
-            }
+            self.failure = failure.map(|failure| failure.to_error("read")).or(polled.err());
         }
-        Ok(self.come > self.released)
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(self.come > self.released),
+        }
     }
 
     /// The oldest piece that was not released, if it has come.
@@ -132,10 +139,13 @@ impl Reader {
         self.come > 0
     }
 
-    /// Has the next piece that comes wake the channel. True if one has come already.
-    pub(super) fn arm(&mut self) -> Result<bool> {
-        self.kit.completions.request_event()?;
-        self.poll()
+    /// Has the next piece that comes wake the channel. True if one has come already, or if the pair has failed: the next
+    /// [`take`](Self::take) tells of that.
+    pub(super) fn arm(&mut self) -> bool {
+        if let Err(error) = self.kit.completions.request_event() {
+            self.failure.get_or_insert(error);
+        }
+        self.poll().unwrap_or(true)
     }
 
     /// The number of its queue pair.

@@ -334,7 +334,7 @@ impl Wire for VerbsWire {
         let moved = self.poll(&mut state)? > 0;
         let made_room = state.take_room();
         Ok(moved
-            || self.pairs.arm()?
+            || self.pairs.arm()
             || made_room
             || !state.arrived.is_empty()
             || state.failure.is_some()

@@ -16,9 +16,9 @@ type Outcomes = Arc<Mutex<Vec<(usize, Result<Vec<u8>>)>>>;
 
 /// A reader and an owner, which is polled only when the test says so.
 pub(super) struct Both {
-    reader: Messenger,
+    pub(super) reader: Messenger,
     pub(super) owner: Messenger,
-    peer: Peer,
+    pub(super) peer: Peer,
     log: Outcomes,
 }
 
@@ -106,7 +106,7 @@ pub(super) fn bytes(length: usize) -> Arc<Vec<u8>> {
 }
 
 /// The kind of the error with which a read has ended, and the reason.
-fn failure(mut outcomes: Vec<(usize, Result<Vec<u8>>)>) -> (ErrorKind, String) {
+pub(super) fn failure(mut outcomes: Vec<(usize, Result<Vec<u8>>)>) -> (ErrorKind, String) {
     let error: Error = outcomes.pop().unwrap().1.unwrap_err();
     (error.kind(), error.message().to_owned())
 }

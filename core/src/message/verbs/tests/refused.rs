@@ -12,12 +12,12 @@ use crate::rdma::{RemoteRegion, Settings};
 use crate::wire::{Reader, Writer};
 
 /// The devices of a link.
-fn devices(wire: &VerbsWire) -> &dyn OneSided {
+pub(super) fn devices(wire: &VerbsWire) -> &dyn OneSided {
     wire.one_sided().unwrap()
 }
 
 /// Makes a pair by which `one` reads from `two`.
-fn connect(one: &dyn OneSided, two: &dyn OneSided) {
+pub(super) fn connect(one: &dyn OneSided, two: &dyn OneSided) {
     let offered = one.prepare().unwrap().unwrap();
     assert_eq!(one.prepare().unwrap(), Some(offered), "the same until it is connected");
     assert!(!one.is_connected());
@@ -26,15 +26,16 @@ fn connect(one: &dyn OneSided, two: &dyn OneSided) {
 }
 
 /// Reads the first bytes of `region`; an error ends the pair.
-fn read(one: &dyn OneSided, region: &RemoteRegion) -> Result<Vec<u8>> {
+pub(super) fn read(one: &dyn OneSided, region: &RemoteRegion) -> Result<Vec<u8>> {
     let mut left = Some(region.range(0, 8)?);
     one.begin(&mut || Ok(left.take()))?;
     let deadline = Deadline::after(SOON);
     loop {
         if let Some(piece) = one.take()? {
-            let bytes = piece.stable().unwrap().to_vec();
+            let bytes = piece.bytes.stable().unwrap().to_vec();
+            let pair = piece.pair;
             drop(piece);
-            one.release();
+            one.release(pair);
             return Ok(bytes);
         }
         assert!(!deadline.expired());
@@ -135,9 +136,10 @@ fn there_is_room_for_so_many_pieces() {
         if let Some(piece) = reader.take().unwrap() {
             come += 1;
             let expected = &body(100)[(come % 90) as usize..][..(1 + come % 7) as usize];
-            assert_eq!(piece.stable().unwrap(), expected, "piece {come}");
+            assert_eq!(piece.bytes.stable().unwrap(), expected, "piece {come}");
+            let pair = piece.pair;
             drop(piece);
-            reader.release();
+            reader.release(pair);
         }
     }
 }

@@ -112,7 +112,8 @@ fn a_side_that_sleeps_is_woken_by_what_it_reads() {
             assert!(!deadline.expired(), "a piece lies there");
         }
         one.pull(&mut Kept::default()).unwrap();
-        assert_eq!(reader.take().unwrap().unwrap().stable().unwrap(), &body(100)[1..10]);
-        reader.release();
+        let piece = reader.take().unwrap().unwrap();
+        assert_eq!(piece.bytes.stable().unwrap(), &body(100)[1..10]);
+        reader.release(piece.pair);
     }
 }
