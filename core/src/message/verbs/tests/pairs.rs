@@ -46,6 +46,8 @@ fn an_end_that_nobody_asked_for_changes_nothing() {
     let other = two.one_sided().unwrap().prepare().unwrap().unwrap();
     assert_eq!(reader.connect(&other).unwrap_err().kind(), ErrorKind::Remote);
     assert_eq!(reader.number(), Some(pair));
+    // A piece of a pair that is gone.
+    reader.release(0);
     standin::release(pair);
     assert_eq!(read(reader, &region.remote()).unwrap(), body(100)[..8]);
 }
@@ -158,5 +160,22 @@ fn a_key_that_could_not_be_given_is_asked_for_again() {
         both.read(&exposed.token(), round, PIECE, round);
         assert!(both.until(1, true)[0].1.as_ref().unwrap() == &memory[round..PIECE + round]);
     }
+    assert!(both.pair().is_some());
+}
+
+/// Much memory, of which more and more is sent: when it is enough, the device reads the rest.
+#[test]
+fn much_memory_is_read_by_the_device_once_much_of_it_was_sent() {
+    let both = Both::new();
+    let exposed = both.owner.expose(vec![0; (1 << 30) + 1]).unwrap();
+    let token = exposed.token();
+    let read = |length, round| {
+        both.read(&token, round, length, round);
+        assert!(both.until(1, true)[0].1.as_ref().unwrap().iter().all(|byte| *byte == 0));
+    };
+    (0..200).for_each(|round| read(PIECE, round));
+    assert_eq!(both.pair(), None, "12 MiB are no eighth");
+    read(1 << 27, 0);
+    (0..200).for_each(|round| read(1, round));
     assert!(both.pair().is_some());
 }
