@@ -35,8 +35,8 @@ pub(super) struct Half {
     stream: Stream,
     /// Events not in use.
     events: Mutex<Vec<Event>>,
-    /// Pieces of connections that have ended, each with an event behind their copies.
-    late: Mutex<Vec<(Event, Vec<usize>)>>,
+    /// Pieces of connections that have ended, with an event behind their copies, or with none as long as the driver has none to give.
+    late: Mutex<Vec<(Option<Event>, Vec<usize>)>>,
 }
 
 impl Wake for Registration {
@@ -99,14 +99,10 @@ impl Half {
         if pieces.is_empty() {
             return;
         }
-        match self.event() {
-            Ok(event) => {
-                lock(&self.late).push((event, pieces));
-                self.pieces.rouse();
-            }
-            // Only a device that has failed refuses. It copies nothing any more, for nobody.
-            Err(_) => self.pieces.give(pieces),
-        }
+        // An event may be refused for want of memory, while the copies go on.
+        let behind = self.event().ok();
+        lock(&self.late).push((behind, pieces));
+        self.pieces.rouse();
         self.settle();
     }
 
@@ -117,12 +113,20 @@ impl Half {
 
     /// Takes pieces back whose copies are done by now.
     fn settle(&self) {
-        let done: Vec<_> =
-            lock(&self.late).extract_if(.., |(event, _)| event.is_done().unwrap_or(true)).collect();
+        let done: Vec<_> = lock(&self.late).extract_if(.., |(behind, _)| self.is_over(behind)).collect();
         for (event, pieces) in done {
             self.pieces.give(pieces);
-            self.recycle(event);
+            event.into_iter().for_each(|event| self.recycle(event));
         }
+    }
+
+    /// Whether the copies before `behind` are done. Without an event, all copies have to be, unless there is an event now.
+    fn is_over(&self, behind: &mut Option<Event>) -> bool {
+        if behind.is_none() {
+            *behind = self.event().ok();
+        }
+        // Only a device that has failed does not answer. It copies nothing any more, for nobody.
+        behind.as_ref().map_or_else(|| self.stream.is_idle(), Event::is_done).unwrap_or(true)
     }
 
     /// As of [`Pieces::leave`].

@@ -1,9 +1,11 @@
 //! What connections borrow, and that it comes back.
 
+use cuda_driver_sys::CUresult;
+
 use super::*;
 use crate::deadline::Deadline;
-use crate::gpu::{Context, Device, Driver, PinnedBuffer};
-use crate::sync::Ordering;
+use crate::gpu::{Context, Device, Driver, Hooks, PinnedBuffer};
+use crate::sync::{AtomicBool, Ordering};
 use crate::transport::tests::{soon, wait_for};
 
 fn context() -> Context {
@@ -78,6 +80,56 @@ fn nobody_gets_a_piece_before_the_copies_of_its_last_holder_are_done() {
         taken = next.take(8);
     }
     assert!(taken.is_some());
+}
+
+/// A driver that has no memory for further events.
+#[derive(Default)]
+struct NoEvents(AtomicBool);
+
+impl Hooks for NoEvents {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        let refuses = function == "cuEventCreate" && self.0.load(Ordering::Relaxed);
+        refuses.then_some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+}
+
+/// Nothing tells when just these copies are done: nobody gets the piece before all are, or before there is an event again.
+#[test]
+fn nobody_gets_a_piece_that_is_copied_because_the_driver_has_no_event() {
+    let refused = Arc::new(NoEvents::default());
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(refused.clone());
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    for event_comes in [false, true] {
+        let half = Arc::new(Half::new(&context, 1).unwrap());
+        let words = [(); 2].map(|()| Arc::new(PinnedBuffer::new(&context, 8).unwrap()));
+        let wait = |word: &Arc<PinnedBuffer>| {
+            half.stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        };
+        let reach = |word: &PinnedBuffer| {
+            word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        };
+        let (mut failed, mut next) = (Staging::new(half.clone(), None), Staging::new(half.clone(), None));
+        failed.take(8).unwrap();
+        wait(&words[0]);
+        refused.0.store(true, Ordering::Relaxed);
+        failed.clear();
+        let early = (next.take(8), half.free(), next.waits_in_line());
+        refused.0.store(!event_comes, Ordering::Relaxed);
+        let again = half.free();
+        if event_comes {
+            // Copies of others, which are not waited for.
+            wait(&words[1]);
+        }
+        reach(&words[0]);
+        let (mut taken, deadline) = (next.take(8), soon());
+        while taken.is_none() && !deadline.expired() {
+            taken = next.take(8);
+        }
+        reach(&words[1]);
+        refused.0.store(false, Ordering::Relaxed);
+        assert_eq!((early, again), ((None, 0, false), 0), "it looks again by itself: nobody will tell");
+        assert!(taken.is_some(), "with an event later: {event_comes}");
+    }
 }
 
 #[test]
