@@ -6,12 +6,12 @@
 //! `pause`) and says when they are acknowledged (`mark`, `is_done`).
 
 pub(crate) mod backend;
+mod blocks;
 pub(crate) mod completion;
 pub(crate) mod endpoint;
 mod idle;
 mod in_flight;
 mod ipc;
-mod pieces;
 pub(crate) mod provider;
 pub(crate) mod resources;
 pub(crate) mod service;

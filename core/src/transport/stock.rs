@@ -1,7 +1,7 @@
 //! Pinned memory between device memory and sockets, shared by all Ethernet connections of a communicator.
 //!
-//! A connection borrows pieces of it while an operation is under way, so an idle one has none. Senders and receivers have a half
-//! each. A receiver always gets a piece in the end: one of its half at least is held for nothing but copies to the device, of
+//! A connection borrows blocks of it while an operation is under way, so an idle one has none. Senders and receivers have a half
+//! each. A receiver always gets a block in the end: one of its half at least is held for nothing but copies to the device, of
 //! which none waits for anything else. So it goes on reading, whatever happens to the senders. A sender gets one, too: whoever
 //! holds one while its peer takes nothing gives it up for those in the line, and puts the bytes into ordinary memory.
 //!
@@ -10,14 +10,14 @@
 
 use std::sync::Arc;
 
-use super::pieces::{Pieces, Place, Wake};
+use super::blocks::{Blocks, Place, Wake};
 use crate::error::Result;
 use crate::gpu::{Context, DeviceSlice, Event, PinnedBuffer, Stream};
 use crate::net::Registration;
 use crate::sync::{Mutex, lock};
 
-/// Bytes of a piece: the longest frame.
-pub(super) const PIECE: usize = 512 << 10;
+/// Bytes of a block: the longest frame.
+pub(super) const BLOCK: usize = 512 << 10;
 
 /// Both halves.
 #[derive(Debug)]
@@ -26,16 +26,16 @@ pub(super) struct Stock {
     pub(super) incoming: Arc<Half>,
 }
 
-/// Pieces, the stream that copies all of them, and its events. Nothing on the stream waits for anything but copies, so connections
+/// Blocks, the stream that copies all of them, and its events. Nothing on the stream waits for anything but copies, so connections
 /// can share it.
 #[derive(Debug)]
 pub(super) struct Half {
-    pieces: Pieces<Registration>,
+    blocks: Blocks<Registration>,
     buffer: Arc<PinnedBuffer>,
     stream: Stream,
     /// Events not in use.
     events: Mutex<Vec<Event>>,
-    /// Pieces of connections that have ended, with an event behind their copies, or with none as long as the driver has none to give.
+    /// Blocks of connections that have ended, with an event behind their copies, or with none as long as the driver has none to give.
     late: Mutex<Vec<(Option<Event>, Vec<usize>)>>,
 }
 
@@ -46,19 +46,19 @@ impl Wake for Registration {
 }
 
 impl Stock {
-    /// A stock of `bytes`, but of at least one piece in each half.
+    /// A stock of `bytes`, but of at least one block in each half.
     pub(super) fn new(context: &Context, bytes: usize) -> Result<Self> {
-        let half = || Half::new(context, bytes / (2 * PIECE)).map(Arc::new);
+        let half = || Half::new(context, bytes / (2 * BLOCK)).map(Arc::new);
         Ok(Self { outgoing: half()?, incoming: half()? })
     }
 }
 
 impl Half {
-    pub(super) fn new(context: &Context, pieces: usize) -> Result<Self> {
-        let pieces = pieces.max(1);
-        let buffer = Arc::new(PinnedBuffer::new(context, pieces * PIECE)?);
+    pub(super) fn new(context: &Context, blocks: usize) -> Result<Self> {
+        let blocks = blocks.max(1);
+        let buffer = Arc::new(PinnedBuffer::new(context, blocks * BLOCK)?);
         let (stream, events, late) = (Stream::new(context)?, Mutex::default(), Mutex::default());
-        Ok(Self { pieces: Pieces::new(pieces), buffer, stream, events, late })
+        Ok(Self { blocks: Blocks::new(blocks), buffer, stream, events, late })
     }
 
     /// The stream of all its copies.
@@ -66,56 +66,56 @@ impl Half {
         &self.stream
     }
 
-    /// As of [`Pieces::first`].
+    /// As of [`Blocks::first`].
     pub(super) fn first(&self, place: &mut Place, waker: Option<&Registration>) -> Option<usize> {
-        self.pieces.first(place, waker).or_else(|| {
+        self.blocks.first(place, waker).or_else(|| {
             self.settle();
-            self.pieces.first(place, waker)
+            self.blocks.first(place, waker)
         })
     }
 
-    /// As of [`Pieces::has_line`].
+    /// As of [`Blocks::has_line`].
     pub(super) fn has_line(&self) -> bool {
-        self.pieces.has_line()
+        self.blocks.has_line()
     }
 
-    /// As of [`Pieces::release`].
+    /// As of [`Blocks::release`].
     pub(super) fn release(&self, place: &mut Place) {
-        self.pieces.release(place);
+        self.blocks.release(place);
     }
 
-    /// As of [`Pieces::further`].
+    /// As of [`Blocks::further`].
     pub(super) fn further(&self) -> Option<usize> {
-        self.pieces.further()
+        self.blocks.further()
     }
 
-    /// Gives back a piece whose copies are done.
-    pub(super) fn give(&self, piece: usize) {
-        self.pieces.give([piece]);
+    /// Gives back a block whose copies are done.
+    pub(super) fn give(&self, block: usize) {
+        self.blocks.give([block]);
     }
 
-    /// Gives back pieces whose copies may be under way: nobody gets them before these are done.
-    pub(super) fn give_late(&self, pieces: Vec<usize>) {
-        if pieces.is_empty() {
+    /// Gives back blocks whose copies may be under way: nobody gets them before these are done.
+    pub(super) fn give_late(&self, blocks: Vec<usize>) {
+        if blocks.is_empty() {
             return;
         }
         // An event may be refused for want of memory, while the copies go on.
         let behind = self.event().ok();
-        lock(&self.late).push((behind, pieces));
-        self.pieces.rouse();
+        lock(&self.late).push((behind, blocks));
+        self.blocks.rouse();
         self.settle();
     }
 
-    /// Whether pieces of connections that have ended are still waited for, of which nobody will tell.
+    /// Whether blocks of connections that have ended are still waited for, of which nobody will tell.
     pub(super) fn has_late(&self) -> bool {
         !lock(&self.late).is_empty()
     }
 
-    /// Takes pieces back whose copies are done by now.
+    /// Takes blocks back whose copies are done by now.
     fn settle(&self) {
         let done: Vec<_> = lock(&self.late).extract_if(.., |(behind, _)| self.is_over(behind)).collect();
-        for (event, pieces) in done {
-            self.pieces.give(pieces);
+        for (event, blocks) in done {
+            self.blocks.give(blocks);
             event.into_iter().for_each(|event| self.recycle(event));
         }
     }
@@ -129,19 +129,19 @@ impl Half {
         behind.as_ref().map_or_else(|| self.stream.is_idle(), Event::is_done).unwrap_or(true)
     }
 
-    /// As of [`Pieces::leave`].
+    /// As of [`Blocks::leave`].
     pub(super) fn leave(&self, place: &mut Place) {
-        self.pieces.leave(place);
+        self.blocks.leave(place);
     }
 
-    /// As of [`Pieces::park`].
+    /// As of [`Blocks::park`].
     pub(super) fn park(&self) -> bool {
-        self.pieces.park()
+        self.blocks.park()
     }
 
-    /// As of [`Pieces::unpark`].
+    /// As of [`Blocks::unpark`].
     pub(super) fn unpark(&self) {
-        self.pieces.unpark();
+        self.blocks.unpark();
     }
 
     /// Bytes of the half, as devices see them.
@@ -180,10 +180,10 @@ impl Half {
         lock(&self.events).push(event);
     }
 
-    /// Pieces that nobody holds.
+    /// Blocks that nobody holds.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         self.settle();
-        self.pieces.free()
+        self.blocks.free()
     }
 }

@@ -16,7 +16,7 @@ use crate::sync::{Mutex, lock};
 #[derive(Debug)]
 pub(crate) struct WaitStreams {
     context: Context,
-    /// The one that came back first is first. It may still have work: of a connection that has failed, for instance.
+    /// Idle streams, oldest first. A stream of a failed connection may still be busy.
     back: Mutex<VecDeque<Stream>>,
 }
 

@@ -9,7 +9,7 @@ use crate::group::{Machine, Rank, config, processes_with, soon};
 
 const CONNECTIONS: usize = 12;
 const THREADS: usize = 3;
-/// Frames that share pinned memory, one that fills a piece of it, and writes of several.
+/// Frames that share pinned memory, one that fills a block of it, and writes of several.
 const SIZES: [usize; 5] = [8, 3000, 512 << 10, 700_001, 1_500_000];
 const LEN: usize = 1_500_000;
 
@@ -84,18 +84,18 @@ fn all_write_at_once(rank: &Rank) {
     }
 }
 
-fn with_pieces(pieces: usize, test: &str) {
-    let config = config().with_ethernet_staging(2 * pieces * (512 << 10));
+fn with_blocks(blocks: usize, test: &str) {
+    let config = config().with_ethernet_staging(2 * blocks * (512 << 10));
     let test = format!("transports::sharing::{test}");
     processes_with(Machine::Software, 2, &test, config, |rank| all_write_at_once(&rank));
 }
 
 #[test]
-fn all_connections_get_through_one_piece_of_pinned_memory() {
-    with_pieces(1, "all_connections_get_through_one_piece_of_pinned_memory");
+fn all_connections_get_through_one_block_of_pinned_memory() {
+    with_blocks(1, "all_connections_get_through_one_block_of_pinned_memory");
 }
 
 #[test]
-fn all_connections_get_through_two_pieces_of_pinned_memory() {
-    with_pieces(2, "all_connections_get_through_two_pieces_of_pinned_memory");
+fn all_connections_get_through_two_blocks_of_pinned_memory() {
+    with_blocks(2, "all_connections_get_through_two_blocks_of_pinned_memory");
 }

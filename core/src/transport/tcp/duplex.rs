@@ -18,7 +18,7 @@ use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::counts::Acknowledged;
 use super::frame::{Frame, MAX_REASON};
 use super::inbox::{COPIES, Inbox, Turn};
-use super::outbox::{Outbox, Waits};
+use super::outbox::{Obstacle, Outbox};
 use super::readers::Readers;
 use super::spent::Spent;
 use super::spin::SpinBudget;
@@ -150,7 +150,7 @@ impl Duplex {
         let (sent, watch, spent) = {
             let mut outbox = lock(&self.outbox);
             let sent = outbox.progress(&**socket);
-            if let Ok(Waits::Socket) = sent {
+            if let Ok(Obstacle::Socket) = sent {
                 self.watch(&outbox, !self.readers.are_users());
             }
             (sent, outbox.must_watch(), outbox.take_spent())
@@ -158,7 +158,7 @@ impl Duplex {
         drop(spent);
         match sent {
             Ok(waits) => {
-                if watch || waits == Waits::Device {
+                if watch || waits == Obstacle::Device {
                     self.registration.nudge();
                 }
                 Ok(())
@@ -265,11 +265,11 @@ impl Duplex {
             let _ = socket.shutdown(true);
             return (Next::Done, true);
         }
-        if turn.again || waits == Waits::Device {
+        if turn.again || waits == Obstacle::Device {
             return (Next::Again, turn.progress);
         }
         let read = true;
-        (Next::Wait(Interest { read, write: waits == Waits::Socket }), turn.progress)
+        (Next::Wait(Interest { read, write: waits == Obstacle::Socket }), turn.progress)
     }
 
     /// Receives what is there. With the inbox locked, so that acknowledgements are noted in the order in which they came.

@@ -43,7 +43,7 @@ pub(super) struct Outbox {
     /// Operations among the pieces that were put there without waiting.
     collected: usize,
     counts: Counts,
-    /// Pieces whose bytes were moved out of pinned memory.
+    /// Pieces whose bytes were moved to ordinary memory, and are not sent yet.
     spilled: usize,
     /// Nothing more is sent.
     closed: bool,
@@ -58,7 +58,7 @@ enum Operation {
 
 /// The obstacle to further sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waits {
+pub(super) enum Obstacle {
     /// Nothing is left to be sent.
     Nothing,
     /// The socket takes no more now.
@@ -258,7 +258,7 @@ impl Outbox {
     }
 
     /// Sends what can be sent now.
-    pub(super) fn progress(&mut self, socket: &dyn RawStream) -> Result<Waits> {
+    pub(super) fn progress(&mut self, socket: &dyn RawStream) -> Result<Obstacle> {
         loop {
             let waits = self.prepare()?;
             if self.pieces.is_empty() {
@@ -267,14 +267,14 @@ impl Outbox {
             let mut parts = [NO_PART; 2 * READY];
             let count = self.gather(&mut parts)?;
             if count == 0 {
-                return Ok(Waits::Device);
+                return Ok(Obstacle::Device);
             }
             // SAFETY: the parts lie in the heads of `self.pieces`, in its ring, and in memory that the pieces keep alive; none of
             // it goes away during the call.
             match unsafe { socket.write_parts(&parts[..count]) } {
                 Ok(sent) => self.consume(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(if self.spill()? { Waits::Device } else { Waits::Socket });
+                    return Ok(if self.spill()? { Obstacle::Device } else { Obstacle::Socket });
                 }
                 Err(error) => {
                     return Err(Error::peer_lost(
@@ -318,16 +318,16 @@ impl Outbox {
     }
 
     /// Makes frames of operations. What the next one waits for.
-    fn prepare(&mut self) -> Result<Waits> {
+    fn prepare(&mut self) -> Result<Obstacle> {
         if self.closed {
-            return Ok(Waits::Nothing);
+            return Ok(Obstacle::Nothing);
         }
         while self.pieces.len() < READY {
-            let Some(operation) = self.operations.front_mut() else { return Ok(Waits::Nothing) };
+            let Some(operation) = self.operations.front_mut() else { return Ok(Obstacle::Nothing) };
             let (frame, payload) = match operation {
                 Operation::After(awaited) => {
                     if !awaited.is_over()? {
-                        return Ok(Waits::Device);
+                        return Ok(Obstacle::Device);
                     }
                     self.operations.pop_front();
                     continue;
@@ -338,13 +338,13 @@ impl Outbox {
                 Operation::Ask => (Frame::Ask, Payload::None),
                 // So much of this connection lies in ordinary memory, and no more.
                 Operation::Write { source: Place::Device(_), .. } if self.spilled > 0 => {
-                    return Ok(Waits::Socket);
+                    return Ok(Obstacle::Socket);
                 }
                 Operation::Write { region, offset, source, len, done } => {
                     let size = (*len - *done).min(MAX_PAYLOAD);
                     let Some(payload) = Payload::of(source, *done, size, &mut self.staging)? else {
                         let in_line = self.staging.waits_in_line();
-                        return Ok(if in_line { Waits::Memory } else { Waits::Device });
+                        return Ok(if in_line { Obstacle::Memory } else { Obstacle::Device });
                     };
                     let offset = *offset + *done as u64;
                     *done += size;
@@ -361,7 +361,7 @@ impl Outbox {
         }
         // It may have been woken for pinned memory that it cannot use now.
         self.staging.leave();
-        Ok(Waits::Nothing)
+        Ok(Obstacle::Nothing)
     }
 
     /// The bytes of the first pieces that are complete; how many parts.

@@ -28,7 +28,7 @@ pub(super) enum Payload {
     /// None, or those in the piece itself.
     None,
     Host(HostSlice),
-    /// A part of borrowed pinned memory.
+    /// A part of a borrowed block of pinned memory.
     Staged {
         at: usize,
         len: usize,

@@ -3,22 +3,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::super::pieces::Place;
-use super::super::stock::{Half, PIECE};
+use super::super::blocks::Place;
+use super::super::stock::{BLOCK, Half};
 use super::frame::MAX_PAYLOAD;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, Event, Stream};
 use crate::net::Registration;
 
-/// Pieces that a connection holds at most: enough that copying and sending overlap. The others are for other connections.
+/// Blocks that a connection holds at most: enough that copying and sending overlap. The others are for other connections.
 const MOST: usize = 4;
 
-/// Parts of borrowed pieces, freed in the order in which they were taken. Several frames share a piece if they are short; a piece goes
+/// Parts of borrowed blocks, freed in the order in which they were taken. Several frames share a block if they are short; a block goes
 /// back once none of its frames needs it, and is not filled a second time before: others may wait for it.
 #[derive(Debug)]
 pub(super) struct Staging {
     half: Arc<Half>,
-    /// To be nudged when a piece is there, and when one is wanted; none if the connection looks by itself.
+    /// To be nudged when a block is there, and when one is wanted; none if the connection looks by itself.
     waker: Option<Registration>,
     place: Place,
     held: VecDeque<Held>,
@@ -27,7 +27,7 @@ pub(super) struct Staging {
 
 #[derive(Debug)]
 struct Held {
-    piece: usize,
+    block: usize,
     /// Bytes of it that were taken.
     used: usize,
     /// Parts of it that are not free yet; never 0.
@@ -36,37 +36,37 @@ struct Held {
 
 impl Staging {
     pub(super) fn new(half: Arc<Half>, waker: Option<Registration>) -> Self {
-        const { assert!(MAX_PAYLOAD <= PIECE, "a frame fits into a piece") };
+        const { assert!(MAX_PAYLOAD <= BLOCK, "a frame fits into a block") };
         Self { half, waker, place: Place::default(), held: VecDeque::new(), parked: false }
     }
 
     /// One with a stock of its own.
     #[cfg(test)]
-    pub(super) fn alone(context: &crate::gpu::Context, pieces: usize) -> Self {
-        Self::new(Arc::new(Half::new(context, pieces).unwrap()), None)
+    pub(super) fn alone(context: &crate::gpu::Context, blocks: usize) -> Self {
+        Self::new(Arc::new(Half::new(context, blocks).unwrap()), None)
     }
 
     /// Where `len` bytes begin, if there is room for them now.
     pub(super) fn take(&mut self, len: usize) -> Option<usize> {
         let room = room(len);
         if let Some(last) = self.held.back_mut()
-            && PIECE - last.used >= room
+            && BLOCK - last.used >= room
         {
-            let at = last.piece * PIECE + last.used;
+            let at = last.block * BLOCK + last.used;
             last.used += room;
             last.parts += 1;
             return Some(at);
         }
-        let piece = match self.held.len() {
+        let block = match self.held.len() {
             0 => self.half.first(&mut self.place, self.waker.as_ref())?,
             1..MOST => self.half.further()?,
             _ => return None,
         };
-        self.held.push_back(Held { piece, used: room, parts: 1 });
-        Some(piece * PIECE)
+        self.held.push_back(Held { block, used: room, parts: 1 });
+        Some(block * BLOCK)
     }
 
-    /// Whether it waits in line for a piece, of which it will be told.
+    /// Whether it waits in line for a block, of which it will be told.
     pub(super) fn waits_in_line(&self) -> bool {
         self.place.is_in_line() && !self.half.has_late()
     }
@@ -105,18 +105,18 @@ impl Staging {
     }
 
     fn give(&mut self, held: Held) {
-        self.half.give(held.piece);
+        self.half.give(held.block);
         if self.held.is_empty() {
             self.half.release(&mut self.place);
         }
     }
 
-    /// Whether it holds pieces while others wait in line.
+    /// Whether it holds blocks while others wait in line.
     pub(super) fn is_wanted(&self) -> bool {
         !self.held.is_empty() && self.half.has_line()
     }
 
-    /// Whether it may hold the last piece while it waits for the peer.
+    /// Whether it may hold the last block while it waits for the peer.
     pub(super) fn park(&mut self) -> bool {
         if !self.parked {
             self.parked = self.half.park();
@@ -136,7 +136,7 @@ impl Staging {
         self.leave();
         self.unpark();
         self.half.release(&mut self.place);
-        self.half.give_late(self.held.drain(..).map(|held| held.piece).collect());
+        self.half.give_late(self.held.drain(..).map(|held| held.block).collect());
     }
 
     /// The stream of the copies, which connections share: nothing on it may wait.

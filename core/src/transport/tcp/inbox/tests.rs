@@ -293,7 +293,7 @@ fn frames_are_received_in_whatever_parts_they_come() {
     [4, 1].into_iter().for_each(frames_come_in_parts);
 }
 
-fn frames_come_in_parts(pieces: usize) {
+fn frames_come_in_parts(blocks: usize) {
     const LEN: usize = 70_000;
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
@@ -321,7 +321,7 @@ fn frames_come_in_parts(pieces: usize) {
                 }
             }
         }
-        let mut inbox = Inbox::new(Staging::alone(&context, pieces), 1);
+        let mut inbox = Inbox::new(Staging::alone(&context, blocks), 1);
         let words = b"enough";
         sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
         sent.extend_from_slice(words);
@@ -460,7 +460,7 @@ fn a_socket_that_will_give_nothing_more_is_an_error() {
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
 }
 
-/// Half of a frame has come. The only piece of the stock goes to another connection meanwhile, and words are not cut.
+/// Half of a frame has come. The only block of the stock goes to another connection meanwhile, and words are not cut.
 #[test]
 fn a_frame_whose_rest_is_late_holds_up_no_other_connection() {
     const LEN: usize = 1000;

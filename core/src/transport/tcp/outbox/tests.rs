@@ -9,7 +9,7 @@ use crate::memory::HostBuffer;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 use crate::transport::stock::Half;
 use crate::transport::tests::{place, soon, with_memories};
-use crate::transport::waits::{WaitStreams, Waits as Waiting};
+use crate::transport::waits::{WaitStreams, Waits};
 
 /// A socket that takes so many more bytes.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ fn small_operations_share_pieces_until_there_are_enough() {
         assert!(!outbox.write_now(remote, region, 0, buffer.memory()).unwrap(), "earlier operations wait");
         assert_eq!(outbox.counts.count(), counted);
         let pipe = Pipe::with_room(usize::MAX);
-        assert_eq!(outbox.progress(&pipe).unwrap(), Waits::Nothing);
+        assert_eq!(outbox.progress(&pipe).unwrap(), Obstacle::Nothing);
         assert_eq!((outbox.waiting(), outbox.is_empty()), (0, true));
         let frames = pipe.frames();
         assert_eq!(frames.len() as u64, counted);
@@ -116,7 +116,7 @@ fn small_writes_are_copied_when_they_are_asked_for() {
         }
         assert_eq!((outbox.pieces.len(), outbox.waiting()), (2, 8), "4 KiB have room for seven");
         let pipe = Pipe::with_room(usize::MAX);
-        assert_eq!(outbox.progress(&pipe).unwrap(), Waits::Nothing);
+        assert_eq!(outbox.progress(&pipe).unwrap(), Obstacle::Nothing);
         let expected = (0..8).map(|byte: u8| {
             (Frame::Write { region, offset: byte.into(), len: SMALL as u32 }, vec![byte; SMALL])
         });
@@ -133,7 +133,7 @@ fn large_writes_are_cut_and_their_memory_is_given_back_once_the_socket_has_it() 
         outbox.write(remote, region, 8, place(&buffer), MAX_PAYLOAD + REST);
         let pipe = Pipe::default();
         let deadline = soon();
-        while outbox.progress(&pipe).unwrap() == Waits::Socket && !deadline.expired() {
+        while outbox.progress(&pipe).unwrap() == Obstacle::Socket && !deadline.expired() {
             pipe.make_room(100_000);
         }
         assert!(outbox.is_empty() && outbox.waiting() == 0);
@@ -156,7 +156,7 @@ fn operations_wait_while_the_socket_takes_nothing_and_are_dropped_if_nothing_mor
         for _ in 0..READY + 7 {
             outbox.write(remote, region, 0, place(&buffer), 1024);
         }
-        assert_eq!(outbox.progress(&Pipe::default()).unwrap(), Waits::Socket);
+        assert_eq!(outbox.progress(&Pipe::default()).unwrap(), Obstacle::Socket);
         assert_eq!((outbox.pieces.len(), outbox.waiting(), outbox.is_empty()), (READY, 3 + 8, false));
         drop(outbox.take_spent());
         outbox.clear();
@@ -174,9 +174,9 @@ fn operations_wait_while_the_socket_takes_nothing_and_are_dropped_if_nothing_mor
 fn frames_of_a_piece_that_was_taken_in_part_may_be_acknowledged() {
     with_outbox(|mut outbox, remote, region, _| {
         (0..3).for_each(|value| outbox.update(remote, region, 0, value));
-        assert_eq!(outbox.progress(&Pipe::default()).unwrap(), Waits::Socket);
+        assert_eq!(outbox.progress(&Pipe::default()).unwrap(), Obstacle::Socket);
         outbox.acknowledge(1).unwrap_err();
-        assert_eq!(outbox.progress(&Pipe::with_room(1)).unwrap(), Waits::Socket);
+        assert_eq!(outbox.progress(&Pipe::with_room(1)).unwrap(), Obstacle::Socket);
         outbox.acknowledge(4).unwrap_err();
         outbox.acknowledge(3).unwrap();
     });
@@ -198,7 +198,7 @@ fn an_acknowledgement_passes_all_that_the_socket_has_not_begun_to_take() {
         outbox.acknowledge_to_peer(5);
         outbox.acknowledge_to_peer(6);
         pipe.make_room(usize::MAX);
-        assert_eq!(outbox.progress(&pipe).unwrap(), Waits::Nothing);
+        assert_eq!(outbox.progress(&pipe).unwrap(), Obstacle::Nothing);
         let write = Frame::Write { region, offset: 0, len: 1024 };
         let order = pipe.frames().into_iter().map(|(frame, _)| frame);
         assert!(order.eq([Frame::Ack { count: 5 }, write, Frame::Ack { count: 6 }, write]));
@@ -212,16 +212,16 @@ fn operations_behind_work_of_a_device_wait_for_it() {
         let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
         stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         event.record(&stream).unwrap();
-        outbox.after(Waiting::new(WaitStreams::new(context)).behind(&event).unwrap());
+        outbox.after(Waits::new(WaitStreams::new(context)).behind(&event).unwrap());
         outbox.update(remote, region, 0, 7);
         let pipe = Pipe::with_room(usize::MAX);
         let early = (outbox.progress(&pipe).unwrap(), pipe.frames().len());
         word.memory().word64(0).unwrap().store(1, Ordering::Release);
         let deadline = soon();
-        while outbox.progress(&pipe).unwrap() != Waits::Nothing && !deadline.expired() {}
+        while outbox.progress(&pipe).unwrap() != Obstacle::Nothing && !deadline.expired() {}
         stream.synchronize(deadline).unwrap();
         // Asserted last: nobody waits for a device that stays stuck.
-        assert_eq!(early, (Waits::Device, 0));
+        assert_eq!(early, (Obstacle::Device, 0));
         assert_eq!(pipe.frames().len(), 1);
     });
 }
@@ -258,7 +258,7 @@ fn device_memory_is_sent_piece_by_piece() {
         buffer.upload(0, &data, soon()).unwrap();
         outbox.write(remote, region, 16, Place::Device(buffer.slice(..).unwrap()), LEN);
         let (pipe, deadline) = (Pipe::with_room(usize::MAX), soon());
-        while outbox.progress(&pipe).unwrap() != Waits::Nothing && !deadline.expired() {}
+        while outbox.progress(&pipe).unwrap() != Obstacle::Nothing && !deadline.expired() {}
         assert!(outbox.is_empty());
         let mut at = 0;
         for (frame, bytes) in pipe.frames() {
@@ -315,18 +315,18 @@ fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
             outbox.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
         }
         let (full, free) = (Pipe::default(), Pipe::with_room(usize::MAX));
-        while first.progress(&full).unwrap() != Waits::Socket {}
-        assert_eq!(second.progress(&free).unwrap(), Waits::Memory);
+        while first.progress(&full).unwrap() != Obstacle::Socket {}
+        assert_eq!(second.progress(&free).unwrap(), Obstacle::Memory);
         assert!(first.wants_room() && !second.wants_room() && !second.is_empty());
         // Once somebody waits, what the socket does not take is moved elsewhere, and nothing follows it.
         assert_eq!((first.progress(&full).unwrap(), first.spilled, half.free()), (Waits::Socket, 1, 1));
         first.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
-        assert_eq!(first.progress(&full).unwrap(), Waits::Socket);
+        assert_eq!(first.progress(&full).unwrap(), Obstacle::Socket);
         assert_eq!((first.spilled, half.free()), (1, 1));
         let deadline = soon();
-        while second.progress(&free).unwrap() != Waits::Nothing && !deadline.expired() {}
+        while second.progress(&free).unwrap() != Obstacle::Nothing && !deadline.expired() {}
         assert_eq!((free.frames().len(), second.is_empty()), (1, true));
-        while first.progress(&free).unwrap() != Waits::Nothing && !deadline.expired() {}
+        while first.progress(&free).unwrap() != Obstacle::Nothing && !deadline.expired() {}
         assert_eq!((free.frames().len(), first.spilled, half.free()), (3, 0, 1));
     });
 }

@@ -13,24 +13,24 @@ fn context() -> Context {
     Context::new(&Device::new(&driver, 0).unwrap()).unwrap()
 }
 
-fn half(pieces: usize) -> Arc<Half> {
-    Arc::new(Half::new(&context(), pieces).unwrap())
+fn half(blocks: usize) -> Arc<Half> {
+    Arc::new(Half::new(&context(), blocks).unwrap())
 }
 
 #[test]
-fn short_frames_share_a_piece_which_goes_back_with_the_last_of_them() {
+fn short_frames_share_a_block_which_goes_back_with_the_last_of_them() {
     let half = half(2);
     let mut staging = Staging::new(half.clone(), None);
     assert_eq!(half.free(), 2, "an idle connection has none");
     let first = staging.take(300).unwrap();
-    assert_eq!((staging.take(1), staging.take(PIECE - 384)), (Some(first + 320), Some(first + 384)));
+    assert_eq!((staging.take(1), staging.take(BLOCK - 384)), (Some(first + 320), Some(first + 384)));
     assert_eq!(half.free(), 1);
     (0..2).for_each(|_| staging.free_oldest());
     assert!(half.free() == 1, "the third frame has it");
-    assert_eq!(staging.take(1), None, "it is not filled again, and the last piece is left to others");
+    assert_eq!(staging.take(1), None, "it is not filled again, and the last block is left to others");
     staging.free_oldest();
     assert_eq!(half.free(), 2);
-    assert!(staging.take(PIECE).is_some());
+    assert!(staging.take(BLOCK).is_some());
     staging.free_oldest();
     // What is given back at once, and what is used in part.
     let at = staging.take(500).unwrap();
@@ -43,19 +43,19 @@ fn short_frames_share_a_piece_which_goes_back_with_the_last_of_them() {
 }
 
 #[test]
-fn a_connection_holds_so_many_pieces_and_leaves_one_to_others() {
+fn a_connection_holds_so_many_blocks_and_leaves_one_to_others() {
     let half = half(MOST + 2);
     let (mut one, mut two) = (Staging::new(half.clone(), None), Staging::new(half.clone(), None));
-    assert_eq!((0..9).filter(|_| one.take(PIECE).is_some()).count(), MOST);
-    assert!(two.take(PIECE).is_some() && two.take(PIECE).is_none() && !two.waits_in_line());
+    assert_eq!((0..9).filter(|_| one.take(BLOCK).is_some()).count(), MOST);
+    assert!(two.take(BLOCK).is_some() && two.take(BLOCK).is_none() && !two.waits_in_line());
     let mut three = Staging::new(half.clone(), None);
-    assert!(three.take(PIECE).is_some());
+    assert!(three.take(BLOCK).is_some());
     let mut four = Staging::new(half.clone(), None);
     assert!(four.take(8).is_none() && four.waits_in_line());
     two.free_oldest();
     assert!(one.take(1).is_none() && two.take(1).is_none() && four.take(1).is_some());
     drop((one, three, four));
-    wait_for("pieces are lost", || half.free() == MOST + 2);
+    wait_for("blocks are lost", || half.free() == MOST + 2);
     assert!(two.waits_in_line());
     two.leave();
     assert!(!two.waits_in_line());
@@ -63,7 +63,7 @@ fn a_connection_holds_so_many_pieces_and_leaves_one_to_others() {
 
 /// The connection has failed, and its copy is still under way.
 #[test]
-fn nobody_gets_a_piece_before_the_copies_of_its_last_holder_are_done() {
+fn nobody_gets_a_block_before_the_copies_of_its_last_holder_are_done() {
     let half = half(1);
     let context = half.stream().context().clone();
     let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
@@ -93,9 +93,9 @@ impl Hooks for NoEvents {
     }
 }
 
-/// Nothing tells when just these copies are done: nobody gets the piece before all are, or before there is an event again.
+/// Nothing tells when just these copies are done: nobody gets the block before all are, or before there is an event again.
 #[test]
-fn nobody_gets_a_piece_that_is_copied_because_the_driver_has_no_event() {
+fn nobody_gets_a_block_that_is_copied_because_the_driver_has_no_event() {
     let refused = Arc::new(NoEvents::default());
     let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(refused.clone());
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
@@ -136,7 +136,7 @@ fn nobody_gets_a_piece_that_is_copied_because_the_driver_has_no_event() {
 fn a_connection_that_goes_leaves_the_line_and_parks_nothing() {
     let half = half(2);
     let [mut one, mut two, mut three, mut four] = [(); 4].map(|()| Staging::new(half.clone(), None));
-    assert!(one.take(PIECE).is_some() && two.take(PIECE).is_some());
+    assert!(one.take(BLOCK).is_some() && two.take(BLOCK).is_some());
     assert!(one.park() && one.park() && !two.park(), "all but one may be parked");
     assert!(three.take(8).is_none() && four.take(8).is_none());
     drop(three);

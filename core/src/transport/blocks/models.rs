@@ -1,4 +1,4 @@
-//! Threads that borrow pieces, under loom: nobody sleeps for ever, and no piece has two holders.
+//! Threads that borrow blocks, under loom: nobody sleeps for ever, and no block has two holders.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,35 +35,35 @@ impl Sleeper {
 #[derive(Default)]
 struct Holders([AtomicBool; 1]);
 
-/// Borrows the piece, and gives it back.
-fn borrow(pieces: &Pieces<Arc<Sleeper>>, holders: &Holders, served: &AtomicUsize) {
+/// Borrows the block, and gives it back.
+fn borrow(blocks: &Blocks<Arc<Sleeper>>, holders: &Holders, served: &AtomicUsize) {
     let (mut place, sleeper) = (Place::default(), Arc::new(Sleeper::default()));
-    let piece = loop {
-        match pieces.first(&mut place, Some(&sleeper)) {
-            Some(piece) => break piece,
+    let block = loop {
+        match blocks.first(&mut place, Some(&sleeper)) {
+            Some(block) => break block,
             None => sleeper.sleep(),
         }
     };
-    assert!(!holders.0[piece].swap(true, Ordering::Relaxed), "it has two holders");
+    assert!(!holders.0[block].swap(true, Ordering::Relaxed), "it has two holders");
     served.fetch_add(1, Ordering::Relaxed);
-    holders.0[piece].store(false, Ordering::Relaxed);
-    pieces.give([piece]);
+    holders.0[block].store(false, Ordering::Relaxed);
+    blocks.give([block]);
 }
 
-/// One piece and three threads, one of which may leave the line.
+/// One block and three threads, one of which may leave the line.
 #[test]
-fn loom_pieces_whoever_waits_is_woken_also_if_the_one_before_leaves() {
+fn loom_blocks_whoever_waits_is_woken_also_if_the_one_before_leaves() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let shared = Arc::new((Pieces::new(1), Holders::default(), AtomicUsize::new(0)));
+        let shared = Arc::new((Blocks::new(1), Holders::default(), AtomicUsize::new(0)));
         let others = [(); 2].map(|()| {
             let shared = shared.clone();
             thread::spawn(move || borrow(&shared.0, &shared.1, &shared.2))
         });
         let (mut place, sleeper) = (Place::default(), Arc::new(Sleeper::default()));
         match shared.0.first(&mut place, Some(&sleeper)) {
-            Some(piece) => shared.0.give([piece]),
+            Some(block) => shared.0.give([block]),
             None => shared.0.leave(&mut place),
         }
         others.into_iter().for_each(|other| other.join().unwrap());

@@ -1,11 +1,11 @@
-//! Who may take a piece of a bounded stock, and in which order.
+//! Who may take a block of a bounded stock, and in which order.
 //!
-//! Whoever holds no piece and finds none waits in a line: first come, first served. Whoever holds one never waits for another in
-//! the line, and takes another only while that leaves one over for somebody who has none. So nobody holds a piece while it waits
+//! Whoever holds no block and finds none waits in a line: first come, first served. Whoever holds one never waits for another in
+//! the line, and takes another only while that leaves one over for somebody who has none. So nobody holds a block while it waits
 //! for one.
 //!
 //! A holder may have to wait for its peer, who decides when that ends. For that, one of two things is done, so that the line moves
-//! whatever the peers do. A receiver *parks* its piece, which all but one may do at one time: at least one piece is free, or held for
+//! whatever the peers do. A receiver *parks* its block, which all but one may do at one time: at least one block is free, or held for
 //! nothing but copies. A sender is told when a line begins, and puts what its peer does not take elsewhere.
 #![forbid(unsafe_code)]
 
@@ -18,9 +18,9 @@ pub(super) trait Wake: Clone {
     fn wake(&self);
 }
 
-/// The pieces of one stock, by number.
+/// The blocks of one stock, by number.
 #[derive(Debug)]
-pub(super) struct Pieces<W> {
+pub(super) struct Blocks<W> {
     count: usize,
     state: Mutex<State<W>>,
 }
@@ -28,15 +28,15 @@ pub(super) struct Pieces<W> {
 #[derive(Debug)]
 struct State<W> {
     free: Vec<usize>,
-    /// Those who wait, each with its ticket. The first ones, as many as there are free pieces, have been woken.
+    /// Those who wait, each with its ticket. The first ones, as many as there are free blocks, have been woken.
     line: VecDeque<(u64, Option<W>)>,
-    /// Those who hold pieces and want to be told when a line begins.
+    /// Those who hold blocks and want to be told when a line begins.
     holders: Vec<(u64, W)>,
     tickets: u64,
     parked: usize,
 }
 
-/// A place in the line, or among the holders, or none. Before it is dropped, [`Pieces::leave`] and [`Pieces::release`].
+/// A place in the line, or among the holders, or none. Before it is dropped, [`Blocks::leave`] and [`Blocks::release`].
 #[derive(Debug, Default)]
 pub(super) struct Place {
     waits: Option<u64>,
@@ -50,15 +50,15 @@ impl Place {
     }
 }
 
-impl<W: Wake> Pieces<W> {
+impl<W: Wake> Blocks<W> {
     pub(super) fn new(count: usize) -> Self {
         let free = (0..count).rev().collect();
         let (line, holders) = (VecDeque::new(), Vec::new());
         Self { count, state: Mutex::new(State { free, line, holders, tickets: 0, parked: 0 }) }
     }
 
-    /// A piece for somebody who holds none. If there is none now, takes a place in the line, unless there is one already; `waker`
-    /// is woken when it is worth asking again. Whoever is woken asks again or leaves. Once there is a piece, `waker` is woken when
+    /// A block for somebody who holds none. If there is none now, takes a place in the line, unless there is one already; `waker`
+    /// is woken when it is worth asking again. Whoever is woken asks again or leaves. Once there is a block, `waker` is woken when
     /// a line begins, until [`release`](Self::release).
     pub(super) fn first(&self, place: &mut Place, waker: Option<&W>) -> Option<usize> {
         let mut state = lock(&self.state);
@@ -93,24 +93,24 @@ impl<W: Wake> Pieces<W> {
         !lock(&self.state).line.is_empty()
     }
 
-    /// The last piece has been given back.
+    /// The last block has been given back.
     pub(super) fn release(&self, place: &mut Place) {
         if let Some(ticket) = place.holds.take() {
             lock(&self.state).holders.retain(|(other, _)| *other != ticket);
         }
     }
 
-    /// Another piece for somebody who holds one.
+    /// Another block for somebody who holds one.
     pub(super) fn further(&self) -> Option<usize> {
         let mut state = lock(&self.state);
         if state.free.len() > state.line.len() + 1 { state.free.pop() } else { None }
     }
 
-    /// Gives pieces back.
-    pub(super) fn give(&self, pieces: impl IntoIterator<Item = usize>) {
+    /// Gives blocks back.
+    pub(super) fn give(&self, blocks: impl IntoIterator<Item = usize>) {
         let mut state = lock(&self.state);
         let served = state.served();
-        state.free.extend(pieces);
+        state.free.extend(blocks);
         state.wake_from(served);
     }
 
@@ -126,12 +126,12 @@ impl<W: Wake> Pieces<W> {
         }
     }
 
-    /// Wakes all in the line: pieces will come back of which nobody will tell, so that they have to look by themselves.
+    /// Wakes all in the line: blocks will come back of which nobody will tell, so that they have to look by themselves.
     pub(super) fn rouse(&self) {
         lock(&self.state).line.iter().filter_map(|(_, waker)| waker.as_ref()).for_each(Wake::wake);
     }
 
-    /// Whether a piece may be held while a peer is waited for. If so, call [`unpark`](Self::unpark) afterwards.
+    /// Whether a block may be held while a peer is waited for. If so, call [`unpark`](Self::unpark) afterwards.
     pub(super) fn park(&self) -> bool {
         let mut state = lock(&self.state);
         let may = state.parked + 1 < self.count;
@@ -143,7 +143,7 @@ impl<W: Wake> Pieces<W> {
         lock(&self.state).parked -= 1;
     }
 
-    /// Pieces that nobody holds.
+    /// Blocks that nobody holds.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         lock(&self.state).free.len()
@@ -155,12 +155,12 @@ impl<W: Wake> State<W> {
         self.line.iter().position(|(other, _)| *other == ticket)
     }
 
-    /// How many in the line may take a piece.
+    /// How many in the line may take a block.
     fn served(&self) -> usize {
         self.free.len().min(self.line.len())
     }
 
-    /// Wakes those for whom there is a piece now, but for the first `served`.
+    /// Wakes those for whom there is a block now, but for the first `served`.
     fn wake_from(&self, served: usize) {
         let now = self.line.range(served..self.served());
         now.filter_map(|(_, waker)| waker.as_ref()).for_each(Wake::wake);
