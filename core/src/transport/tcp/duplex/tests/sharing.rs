@@ -121,6 +121,29 @@ fn a_peer_that_reads_nothing_holds_up_no_other_connection() {
     });
 }
 
+/// More of them than there are blocks, before and while another one sends.
+#[test]
+fn any_number_of_peers_that_read_nothing_holds_up_no_other_connection() {
+    with_memories(|comm, [memory, _]| {
+        let resources = resources_with(comm, None, 4 * MAX_PAYLOAD);
+        let service = resources.service().unwrap();
+        let duplexes = [(); 7].map(|()| Duplex::new(&resources, &service, 1).unwrap());
+        let [sends, stuck @ ..] = &duplexes;
+        let device = Arc::new(GpuBuffer::new(comm.context(), 8 * MAX_PAYLOAD).unwrap());
+        let mut near = attach(sends);
+        let fars: Vec<_> = stuck.iter().map(|stuck| attach(stuck)).collect();
+        for (round, late) in [&stuck[..3], &stuck[3..], &[]].into_iter().enumerate() {
+            late.iter().for_each(|late| write(late, &memory, &device, 8 * MAX_PAYLOAD));
+            write(sends, &memory, &device, 8 * MAX_PAYLOAD);
+            // Between rounds it may ask for an acknowledgement.
+            let writes = std::iter::repeat_with(|| near.hear()).filter(|frame| *frame != Frame::Ask);
+            assert!(writes.take(8).all(|frame| matches!(frame, Frame::Write { .. })), "round {round}");
+        }
+        assert!(stuck.iter().all(|stuck| !stuck.outbox(|outbox| outbox.is_empty())));
+        drop(fars);
+    });
+}
+
 /// In the middle of what it sends, and of what is sent to it.
 #[test]
 fn whoever_fails_or_is_dropped_gives_everything_back() {
