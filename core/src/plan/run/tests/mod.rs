@@ -3,6 +3,7 @@
 mod allocation;
 mod averages;
 mod copies;
+mod enqueuing;
 mod mscclpp;
 mod multicast;
 mod random;

@@ -136,3 +136,33 @@ fn plans_share_the_scratch_of_their_communicator() {
     .for_each(Result::unwrap);
     close(&comms);
 }
+
+/// Ranks may have different amounts left: what the one with the least can have is what all take, and what it cannot is refused by all.
+#[test]
+fn the_rank_with_the_least_scratch_decides() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let left = 64 << 10;
+    let held = comms[1].scratch().take(comms[1].scratch().left() - left);
+    let all = |config: fn() -> ExecutorConfig| {
+        let prepare = |comm: &Communicator| {
+            let config = config().with_variants([(Element::I32, None)]);
+            let executors =
+                Executor::prepare_all(comm, &[(&samples::one_shot(2, true), config)], LIMIT.into())?;
+            sums(comm, &executors);
+            Ok(executors[0].max_bytes())
+        };
+        everywhere(&comms, prepare)
+    };
+    for refused in all(|| ExecutorConfig::default().with_max_bytes(64 << 10)) {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        assert!(error.to_string().contains(&format!("left is {left};")), "{error}");
+    }
+    let longest: Vec<u64> = all(ExecutorConfig::default).into_iter().map(Result::unwrap).collect();
+    assert!(longest[0] == longest[1] && longest[0] < left, "{longest:?}");
+    drop(held);
+    let longest = all(|| ExecutorConfig::default().with_max_bytes(64 << 10));
+    assert!(longest.into_iter().all(|longest| longest.is_ok_and(|longest| longest == 64 << 10)));
+    close(&comms);
+}

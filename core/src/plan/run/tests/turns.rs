@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::super::pass::{Policy, replicate};
-use super::super::super::{Plan, samples};
+use super::super::super::{Block, Channel, ChannelKind, Op, Plan, samples};
 use super::{Element, Executor, ExecutorConfig, LIMIT, alone, close, everywhere, ranks};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -149,5 +149,41 @@ fn executors_that_do_not_fit_the_device_have_an_order() {
         assert!(matches!(error.kind(), ErrorKind::InvalidUsage | ErrorKind::Remote), "{error}");
         assert!(error.to_string().contains("cannot run in any order"), "{error}");
     }
+    close(&comms);
+}
+
+/// The plan of so many blocks, and a block beside them that a copy engine runs: it meets the peer by a channel of its own.
+fn with_a_copy_engine(blocks: u32) -> Plan {
+    let mut plan = plan(blocks);
+    for (rank, peer) in [(0, 1), (1, 0)] {
+        let rank = &mut plan.ranks[rank];
+        let channel = Channel { kind: ChannelKind::Memory, index: rank.memory_channels.len() as u32 };
+        rank.memory_channels.push(peer);
+        let ops = [Op::Signal { channel, relaxed: false }, Op::Wait { channel, relaxed: false }];
+        let ops = (0..).zip(ops).map(|(origin, op)| op.at(origin)).collect();
+        rank.blocks.push(Block { copy_engine: true, ..Block::new(ops) });
+    }
+    plan
+}
+
+/// What a copy engine's stream waits for, a block of one warp waits for, beside the kernel's blocks.
+#[test]
+fn a_block_of_a_copy_engine_takes_room_beside_the_kernel() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let most = most(&comms);
+    let prepare = |blocks| {
+        everywhere(&comms, |comm| {
+            let one = One::new(comm, &with_a_copy_engine(blocks), ExecutorConfig::default().in_any_order())?;
+            one.call(Reduction::Sum)?;
+            one.is_right()
+        })
+    };
+    for error in prepare(most).into_iter().map(Result::unwrap_err) {
+        assert!(matches!(error.kind(), ErrorKind::InvalidUsage | ErrorKind::Remote), "{error}");
+        let says = format!("would have {} blocks, and it runs {most} at once", most + 1);
+        assert!(error.to_string().contains(&says), "{error} does not say {says}");
+    }
+    assert!(prepare(most - 1).into_iter().all(Result::unwrap));
     close(&comms);
 }
