@@ -15,6 +15,8 @@ mod plans;
 mod point_to_point;
 mod sizes;
 mod staging;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod tuning;
 mod variable;
 
