@@ -25,7 +25,7 @@ use crate::rdma::{
 use crate::sync::{Mutex, lock};
 
 /// Pairs that fail one after the other before a piece has come on any, after which no more are made.
-const MAX_FAILURES: u32 = 3;
+pub(super) const MAX_FAILURES: u32 = 3;
 /// The bits of an address that stay as they are: those within a huge page, so that the device may map by huge pages.
 const KEPT_BITS: u32 = 21;
 const RANDOM_BITS: u32 = 40;

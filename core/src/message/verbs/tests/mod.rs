@@ -5,6 +5,7 @@ mod ending;
 mod falling_back;
 mod frames;
 mod hostile;
+mod making_pairs;
 mod pairs;
 mod reading;
 mod refused;

@@ -1,0 +1,109 @@
+//! Pairs for reads, without messengers: when another one is made, and when no more are.
+
+use super::nic::MAX_READERS;
+use super::pairs::{MAX_FAILURES, Pairs};
+use super::*;
+use crate::error::{Error, ErrorKind};
+use crate::message::lent::Lent;
+use crate::message::one_sided::OneSided;
+use crate::rdma::MemoryRegion;
+
+fn pairs_on(nic: &Arc<Nic>) -> Pairs {
+    let channel = nic.context.completion_channel().unwrap();
+    let completions = nic.context.completion_queue_with(1, &channel).unwrap();
+    Pairs::new(nic.clone(), &completions, &channel, true)
+}
+
+fn join(reader: &Pairs, owner: &Pairs) {
+    let mine = reader.prepare().unwrap().expect("it is not connected");
+    reader.connect(&owner.admit(&mine).unwrap()).unwrap();
+}
+
+/// Reads all of `memory`, which fits a piece.
+fn read(reader: &Pairs, memory: &MemoryRegion) -> Result<Vec<u8>> {
+    let memory = memory.remote();
+    let mut next = Some(memory.range(0, memory.len())?);
+    reader.begin(&mut || Ok(next.take()))?;
+    let deadline = Deadline::after(SOON);
+    loop {
+        if let Some(piece) = reader.take()? {
+            let bytes = piece.copy();
+            drop(piece);
+            reader.release();
+            return Ok(bytes);
+        }
+        assert!(!deadline.expired(), "nothing has come");
+    }
+}
+
+fn kind<T>(outcome: Result<T>) -> Option<ErrorKind> {
+    outcome.err().as_ref().map(Error::kind)
+}
+
+/// Whoever revokes memory that is being read costs the reader a pair, and no more: only pairs that never bring anything are given up.
+#[test]
+fn pairs_are_made_again_as_long_as_they_bring_something() {
+    let [reader, owner] = [(); 2].map(|()| pairs_on(&nic("null0")));
+    let revoked = || {
+        let region = owner.register(&Lent::of(body(64))).unwrap();
+        let gone = region.remote();
+        drop(region);
+        gone
+    };
+    let refused = |gone: crate::rdma::RemoteRegion| {
+        let mut next = Some(gone.range(0, 64).unwrap());
+        let begun = reader.begin(&mut || Ok(next.take()));
+        let deadline = Deadline::after(SOON);
+        begun.and_then(|()| {
+            while reader.take()?.is_none() {
+                assert!(!deadline.expired(), "the owner's device refuses nothing");
+            }
+            Ok(())
+        })
+    };
+    let region = owner.register(&Lent::of(body(1000))).unwrap();
+    for _ in 0..2 * MAX_FAILURES {
+        assert!(reader.is_able(), "each pair has brought something");
+        join(&reader, &owner);
+        assert_eq!(read(&reader, &region).unwrap(), body(1000));
+        refused(revoked()).unwrap_err();
+        assert!(!reader.is_connected());
+    }
+    // The last one that failed counts.
+    for _ in 1..MAX_FAILURES {
+        assert!(reader.is_able());
+        join(&reader, &owner);
+        refused(revoked()).unwrap_err();
+    }
+    assert!(!reader.is_able(), "{MAX_FAILURES} pairs have brought nothing");
+}
+
+/// Nothing is made for a link that has ended, by whichever thread comes late.
+#[test]
+fn a_link_that_has_ended_makes_no_pair() {
+    let [reader, owner] = [(); 2].map(|()| pairs_on(&nic("null0")));
+    join(&reader, &owner);
+    reader.close();
+    assert!(!reader.is_connected());
+    assert_eq!(kind(reader.prepare()), Some(ErrorKind::PeerLost));
+    assert_eq!(kind(reader.take()), Some(ErrorKind::PeerLost));
+}
+
+/// Each link that reads by the device holds memory, so there are only so many; one that ends makes room for another.
+#[test]
+fn a_link_without_a_place_gets_one_later() {
+    let nic = nic("null0");
+    let mut readers: Vec<Pairs> = (0..MAX_READERS).map(|_| pairs_on(&nic)).collect();
+    readers.iter().for_each(|reader| assert!(reader.prepare().unwrap().is_some()));
+    let late = pairs_on(&nic);
+    for _ in 0..2 * MAX_FAILURES {
+        assert_eq!(kind(late.prepare()), Some(ErrorKind::Exhausted));
+    }
+    assert!(late.is_able(), "a place may become free");
+    readers[0].close();
+    assert!(late.prepare().unwrap().is_some());
+    let other = pairs_on(&nic);
+    assert_eq!(kind(other.prepare()), Some(ErrorKind::Exhausted));
+    drop(readers.pop());
+    assert!(other.prepare().unwrap().is_some());
+}
