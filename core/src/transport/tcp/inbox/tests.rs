@@ -429,6 +429,45 @@ fn bytes_for_a_stuck_device_lie_beside_each_other() {
     assert!(got == data);
 }
 
+/// The rest of a frame does not come, and all other memory is in use: what has come goes to the device at once, but no part of a word.
+#[test]
+fn a_frame_that_gives_its_memory_up_leaves_words_whole() {
+    const LEN: usize = 512;
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let device = Arc::new(GpuBuffer::new(&context, LEN).unwrap());
+    let regions = Arc::new(Regions::default());
+    let grant = regions.grant(1, Place::Device(device.slice(..).unwrap()), LEN, Rights::REMOTE_WRITE);
+    let data: Vec<u8> = (1..=LEN).map(|at| (at % 251) as u8).collect();
+    let header = Frame::Write { region: grant.number(), offset: 8, len: LEN as u32 - 8 }.encode();
+    for cut in [3, 56, 57, 100, 300, LEN - 9] {
+        device.fill(0, deadline).unwrap();
+        // One piece, which nobody may park.
+        let mut inbox = Inbox::new(Staging::alone(&context, 1), 1);
+        let come = [&header[..], &data[8..][..cut]].concat();
+        let first = Chopped::new(come, HEADER_BYTES + cut);
+        while first.given.load(Ordering::Relaxed) < (HEADER_BYTES + cut) as u64 {
+            assert!(!inbox.progress(&first, &regions, COPIES).unwrap().ended);
+        }
+        let mut got = vec![0; LEN];
+        inbox.staging.stream().synchronize(deadline).unwrap();
+        device.download(0, &mut got, deadline).unwrap();
+        let there = got.iter().rposition(|byte| *byte != 0).map_or(8, |last| last + 1);
+        assert!(
+            there.is_multiple_of(8) && there + LINE > 8 + cut,
+            "{cut} bytes have come, {there} are there"
+        );
+        assert!(got[8..there] == data[8..there]);
+        let rest = Chopped::new(data[8 + cut..].to_vec(), usize::MAX);
+        while !inbox.progress(&rest, &regions, COPIES).unwrap().ended {
+            assert!(!deadline.expired());
+        }
+        device.download(0, &mut got, deadline).unwrap();
+        assert!(got[8..] == data[8..] && got[..8] == [0; 8], "{cut}");
+    }
+}
+
 /// A socket whose peer has gone without an end.
 #[derive(Debug)]
 struct Reset;
