@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::super::samples::copies;
-use super::super::super::{Element, Plan, Reduction};
+use super::super::super::{Buffer, Element, Kind, Op, Place, Plan, Reduction};
 use super::{LIMIT, Rig, alone, close, everywhere, ranks};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -68,6 +68,34 @@ fn a_capture_takes_all_streams_and_keeps_others_out() {
         drop((graphs, rig));
         close(&comms);
     }
+}
+
+/// Ranks of a collective of the user's own may have buffers of different lengths; here one has no output. A copy is as long as the
+/// buffer of the rank that it goes to, whoever enqueues it.
+#[test]
+fn copies_are_as_long_as_the_buffers_of_the_ranks_that_have_them() {
+    let _alone = alone();
+    let mut plan = copies::all_gather(2);
+    (plan.name, plan.collective.kind) = ("copied gather".into(), Kind::Custom("gather".into()));
+    plan.ranks[1].output_chunks = 0;
+    for (rank, plan) in (0..).zip(&mut plan.ranks) {
+        let is_to_the_root = |op: &Op| match op {
+            Op::Move(moved) => match moved.targets[0].place {
+                Place::Local(Buffer::Output) => rank == 0,
+                Place::Remote { rank, .. } => rank == 0,
+                _ => false,
+            },
+            _ => true,
+        };
+        plan.blocks[0].ops.retain(|operation| is_to_the_root(&operation.op));
+    }
+    let comms = ranks(2);
+    let mut rig = rig(&comms, &plan);
+    for elements in [ELEMENTS, 5, ELEMENTS - 1] {
+        rig.as_simulated(elements, None);
+    }
+    drop(rig);
+    close(&comms);
 }
 
 /// A call holds what its copies use: the peer gets the data of a rank that has dropped everything.
