@@ -202,7 +202,10 @@ fn falls_back(driver: &Driver, plans: &[Plan], config: impl Fn(u32) -> ExecutorC
         assert!(!rig.executors.iter().any(Executor::uses_multicast), "{}", plan.name);
         assert!(!rig.goes_by_multicast(960, reduction));
         rig.as_simulated(960, reduction);
-        drop(rig);
+        // Nothing of the attempt is left in the way of what is set up next.
+        let mut next = Rig::of_config(&comms, plan, 960, &[reduction], |_| with(false)).unwrap();
+        next.as_simulated(960, reduction);
+        drop((rig, next));
         close(&comms);
     }
 }
@@ -316,6 +319,32 @@ fn buffers_without_shareable_memory_use_loads_and_stores() {
     rig.as_simulated(960, SUM);
     drop(rig);
     close(&comms);
+}
+
+/// Ranks need not show buffers of one length: as much of each is bound as the shortest has.
+#[test]
+fn buffers_of_different_lengths_go_by_multicast() {
+    if !alone("buffers_of_different_lengths_go_by_multicast", true) {
+        return;
+    }
+    let plan = all_reduce::switch(2).compile().unwrap();
+    for longer in 0..2 {
+        let comms = ranks(2);
+        let mut rig = Rig::of_config(&comms, &plan, 960, &[SUM], |_| with(true)).unwrap();
+        let bytes = 2 * rig.sides[longer].input.len().max(8 << 20);
+        let buffer = Arc::new(GpuBuffer::new(comms[longer].context(), bytes).unwrap());
+        (rig.sides[longer].input, rig.sides[longer].output) = (buffer.clone(), buffer);
+        let show = |comm: &Communicator| {
+            let rank = comm.rank() as usize;
+            rig.executors[rank].prepare_buffers(&rig.sides[rank].input, &rig.sides[rank].output, LIMIT)
+        };
+        let shown: Vec<_> = everywhere(&comms, show).into_iter().map(Result::unwrap).collect();
+        rig.shown = Some(shown);
+        assert!(rig.goes_by_multicast(960, SUM), "rank {longer} has the longer buffer");
+        rig.as_simulated(960, SUM);
+        drop(rig);
+        close(&comms);
+    }
 }
 
 /// A binding lasts until the last peer has dropped its executor: its kernels might still access the memory.
