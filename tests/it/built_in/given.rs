@@ -81,6 +81,21 @@ fn settings_that_differ_between_ranks_are_refused() {
     );
 }
 
+/// A caller may give any number of bytes for slices, also one that no elements and no vectors fill.
+#[test]
+fn slices_of_odd_lengths() {
+    threads(Machine::Software, 2, "built_in::given::slices_of_odd_lengths", |rank| {
+        for (kind, way) in [(Kind::AllReduce, "two-shot"), (Kind::AllGather, "staged")] {
+            let mut bench = Bench::new(&rank, kind, config().with_staging_bytes(1001));
+            assert_eq!(bench.collective.algorithm(false, 1100, Element::F32).unwrap(), way);
+            for place in [PLACES[0], PLACES[2], PLACES[4]] {
+                bench.run(place, 1100, Reduction::Sum);
+            }
+            rank.barrier();
+        }
+    });
+}
+
 /// The collectives that have a root.
 fn rooted(root: u32) -> [Kind; 4] {
     [Kind::Broadcast { root }, Kind::Reduce { root }, Kind::Gather { root }, Kind::Scatter { root }]

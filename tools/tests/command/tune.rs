@@ -45,6 +45,18 @@ fn a_table_is_measured_written_and_read() {
         .prints(&[&format!("(measured: table {path})"), "# Out of bounds values : 0 OK"]);
 }
 
+/// Sizes are rounded to what the ranks can share out: three do not divide a power of two.
+#[test]
+fn three_ranks_are_measured_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = folder.path().join("three.tuning");
+    let path = table.to_str().expect("a path in UTF-8");
+    let tune = ["tune", "reduce-scatter", "all-gather", "-o", path, "-e", "2K", "-n", "1", "-G", "2"];
+    run(aqueduct(&["run", "--no-prefix", "-n", "3", "--", "aqueduct"]).args(tune)).exited(0);
+    let text = fs::read_to_string(&table).expect("the table was written");
+    assert!(text.contains("\nreduce-scatter 3 ") && text.contains("\nall-gather 3 "), "{text}");
+}
+
 #[test]
 fn the_table_decides_and_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -81,6 +93,11 @@ fn the_table_decides_and_says_so() {
     // Of another machine: right results, the next best choice, and both places say so.
     let other = with("NVIDIA H300", "all-reduce 2 4096 0 2 1 0").exited(0);
     other.prints(&["a rule; the table", "is for NVIDIA H300", " 0 OK"]).says(&["it is passed over"]);
+    let smaller =
+        "aqueduct-tuning 3\ndevice aqueduct software device\nmultiprocessors 15\nall-reduce 2 4096 0 2 1 0\n";
+    fs::write(&table, smaller).expect("room");
+    let other = explained(&table).exited(0);
+    other.prints(&["a rule; the table", "with 15 multiprocessors", " 0 OK"]).says(&["it is passed over"]);
     // Of another version, and nonsense.
     fs::write(&table, "aqueduct-tuning 2\n").expect("room");
     explained(&table).exited(2).says(&["line 1", "make it anew with `aqueduct tune`"]);
