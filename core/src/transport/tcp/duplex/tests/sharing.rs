@@ -131,7 +131,7 @@ fn any_number_of_peers_that_read_nothing_holds_up_no_other_connection() {
         let [sends, stuck @ ..] = &duplexes;
         let device = Arc::new(GpuBuffer::new(comm.context(), 8 * MAX_PAYLOAD).unwrap());
         let mut near = attach(sends);
-        let fars: Vec<_> = stuck.iter().map(|stuck| attach(stuck)).collect();
+        let fars: Vec<_> = stuck.iter().map(attach).collect();
         for (round, late) in [&stuck[..3], &stuck[3..], &[]].into_iter().enumerate() {
             late.iter().for_each(|late| write(late, &memory, &device, 8 * MAX_PAYLOAD));
             write(sends, &memory, &device, 8 * MAX_PAYLOAD);
