@@ -1,7 +1,7 @@
 //! Pairs for reads, without messengers: when another one is made, and when no more are.
 
+use super::super::pairs::{MAX_FAILURES, Pairs};
 use super::nic::MAX_READERS;
-use super::pairs::{MAX_FAILURES, Pairs};
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::message::lent::Lent;
@@ -27,9 +27,10 @@ fn read(reader: &Pairs, memory: &MemoryRegion) -> Result<Vec<u8>> {
     let deadline = Deadline::after(SOON);
     loop {
         if let Some(piece) = reader.take()? {
-            let bytes = piece.copy();
+            let bytes = piece.bytes.copy();
+            let pair = piece.pair;
             drop(piece);
-            reader.release();
+            reader.release(pair);
             return Ok(bytes);
         }
         assert!(!deadline.expired(), "nothing has come");

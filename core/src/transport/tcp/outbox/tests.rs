@@ -319,7 +319,7 @@ fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
         assert_eq!(second.progress(&free).unwrap(), Obstacle::Memory);
         assert!(first.wants_room() && !second.wants_room() && !second.is_empty());
         // Once somebody waits, what the socket does not take is moved elsewhere, and nothing follows it.
-        assert_eq!((first.progress(&full).unwrap(), first.spilled, half.free()), (Waits::Socket, 1, 1));
+        assert_eq!((first.progress(&full).unwrap(), first.spilled, half.free()), (Obstacle::Socket, 1, 1));
         first.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
         assert_eq!(first.progress(&full).unwrap(), Obstacle::Socket);
         assert_eq!((first.spilled, half.free()), (1, 1));
