@@ -9,20 +9,27 @@ use crate::message::exposed::Exposures;
 use crate::message::keys::Key;
 use crate::message::lent::Lent;
 use crate::message::offers::{Delivery, Offers};
-use crate::message::one_sided::PIECE;
+use crate::message::one_sided::{OneSided, PIECE};
+use crate::rdma::MemoryRegion;
 use crate::sync::lock;
 
-/// Who goes to sleep takes the completion of the failure. The read must not wait for another.
-#[test]
-fn a_failure_that_is_found_on_the_way_to_sleep_is_told() {
-    let [one, two] = pair();
-    let (reader, owner) = (devices(&one), devices(&two));
+/// Begins a read of eight bytes, which the held pair does not end: the owner's memory, and the pair's number.
+fn begun(reader: &dyn OneSided, owner: &dyn OneSided) -> (MemoryRegion, u32) {
     let region = owner.register(&Lent::of(body(100))).unwrap();
     connect(reader, owner);
     let pair = reader.number().unwrap();
     standin::hold(pair);
     let mut left = Some(region.remote().range(0, 8).unwrap());
     reader.begin(&mut || Ok(left.take())).unwrap();
+    (region, pair)
+}
+
+/// Who goes to sleep takes the completion of the failure. The read must not wait for another.
+#[test]
+fn a_failure_that_is_found_on_the_way_to_sleep_is_told() {
+    let [one, two] = pair();
+    let (reader, owner) = (devices(&one), devices(&two));
+    let (region, pair) = begun(reader, owner);
     while one.arm().unwrap() {}
     drop(region);
     standin::release(pair);
@@ -37,12 +44,7 @@ fn a_failure_that_is_found_on_the_way_to_sleep_is_told() {
 fn an_end_that_nobody_asked_for_changes_nothing() {
     let [one, two] = pair();
     let (reader, owner) = (devices(&one), devices(&two));
-    let region = owner.register(&Lent::of(body(100))).unwrap();
-    connect(reader, owner);
-    let pair = reader.number().unwrap();
-    standin::hold(pair);
-    let mut left = Some(region.remote().range(0, 8).unwrap());
-    reader.begin(&mut || Ok(left.take())).unwrap();
+    let (region, pair) = begun(reader, owner);
     let other = two.one_sided().unwrap().prepare().unwrap().unwrap();
     assert_eq!(reader.connect(&other).unwrap_err().kind(), ErrorKind::Remote);
     assert_eq!(reader.number(), Some(pair));
