@@ -1,7 +1,6 @@
 //! Calls of plans with copy engines' blocks while they are enqueued: by several threads, and by a driver that fails in the middle.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::{Driver, LIMIT, Rig, alone, close, everywhere, ranks_on};
 use crate::deadline::Deadline;
 use crate::error::ErrorKind;
 use crate::gpu::Hooks;
+use crate::sync::{AtomicBool, Ordering};
 
 const ELEMENTS: usize = 96;
 

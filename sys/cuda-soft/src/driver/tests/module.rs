@@ -109,9 +109,14 @@ fn variables_have_addresses_and_unloaded_modules_have_nothing() {
         assert_eq!((t.cuModuleUnload)(module), OK);
         assert_eq!(store(&t, f, 1, std::ptr::null_mut(), at, 0), CUresult::CUDA_ERROR_INVALID_HANDLE);
         assert_eq!((t.cuModuleUnload)(module), CUresult::CUDA_ERROR_INVALID_HANDLE);
-        let mut local = 0u32;
-        let gone = (t.cuMemcpyDtoH_v2)((&raw mut local).cast(), at, 4);
-        assert_eq!(gone, CUresult::CUDA_ERROR_INVALID_VALUE);
+        // Another test may have been given the address by now; not every time.
+        let is_gone = || {
+            let (module, mut at, mut local) = (load(&t, &format!("{HEAD}{STORE}")), 0, 0u32);
+            assert_eq!((t.cuModuleGetGlobal_v2)(&raw mut at, null, module, c"counter".as_ptr()), OK);
+            assert_eq!((t.cuModuleUnload)(module), OK);
+            (t.cuMemcpyDtoH_v2)((&raw mut local).cast(), at, 4) == CUresult::CUDA_ERROR_INVALID_VALUE
+        };
+        assert!((0..50).any(|_| is_gone()), "a variable outlives its module");
     }
 }
 
