@@ -19,8 +19,7 @@ component() { # NAME COMPONENT: installs a part of the Rust toolchain that a min
 format() { component fmt rustfmt && cargo fmt --all --check && rustfmt --check --edition 2024 examples/first-crate/src/main.rs; }
 clippy() { component clippy clippy && cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
-# Many tests wait for peers or for time to pass, so twice as many run at once as there are cores.
-tests() { RUST_TEST_THREADS=$((2 * $(nproc))) timeout 1800 cargo test --workspace --no-fail-fast -- --quiet; }
+tests() { timeout 1800 cargo test --workspace --no-fail-fast -- --quiet; }
 # A job of this user and one of `nobody` at the same time, and each as a stranger at a unix socket of the other's.
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }

@@ -92,9 +92,11 @@ fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Resul
         return Err((ErrorKind::InvalidUsage, message));
     }
     let differs = mine.settings.iter().zip(&theirs.settings).find(|(mine, theirs)| mine != theirs);
-    if let Some((mine, theirs)) = differs {
-        let message =
-            format!("rank {rank} was given {theirs}, rank {me} {mine}; give every rank the same settings");
+    if let Some((own, other)) = differs {
+        let kind = &theirs.kind;
+        let message = format!(
+            "{kind}: rank {rank} was given {other}, rank {me} {own}; give every rank the same settings"
+        );
         return Err((ErrorKind::InvalidUsage, message));
     }
     if mine.table != theirs.table {
