@@ -115,7 +115,8 @@ pub(super) fn leaving_with_full_buffers(rig: &Rig) {
         until(&[&b], || events.last().is_some_and(|(what, ..)| what == "gone"));
         leaves.join().unwrap().unwrap();
     });
-    assert!(log.take().into_iter().eq(0..sent), "{sent} were sent");
+    let came = log.take();
+    assert!(came.iter().copied().eq(0..sent), "{sent} were sent, and {came:?} came");
 }
 
 /// One that takes nothing is left at the deadline, with an error that names it.
