@@ -7,6 +7,7 @@
 mod check;
 mod control;
 mod element;
+mod halves;
 mod kernel;
 mod lines;
 mod moves;

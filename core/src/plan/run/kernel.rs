@@ -46,6 +46,8 @@ pub(super) struct Kernel {
     any_grid: bool,
     /// Packets are LL128 lines.
     lines: bool,
+    /// Half of a block's threads send and the other half waits.
+    halves: bool,
     /// The most chunks that a block handles in one operation, or all blocks together where the grid grows.
     widest: u32,
     pub(super) addresses: Vec<Address>,
@@ -70,7 +72,12 @@ impl Kernel {
         let rows = kernel.args_rows();
         let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
         let rows = rows.chunks_exact(2).map(pair).collect();
-        let few_threads = if any_grid { SMALL_THREADS } else { FEW_THREADS };
+        let halves = kernel.has_halves();
+        let few_threads = match (any_grid, halves) {
+            (true, false) => SMALL_THREADS,
+            (true, true) => 2 * SMALL_THREADS,
+            (false, _) => FEW_THREADS,
+        };
         let few = (kernel.threads > few_threads).then(|| {
             kernel.threads = few_threads;
             launch(comm, &kernel)
@@ -80,6 +87,7 @@ impl Kernel {
             few: few.transpose()?,
             any_grid,
             lines,
+            halves,
             widest: widest(plan, any_grid),
             addresses,
             rows,
@@ -101,8 +109,10 @@ impl Kernel {
         }
         let units = 2 * most;
         // A warp handles a unit of lines where each of its threads handles a packet.
-        let of_block =
-            |threads: u32| if self.lines { u64::from(threads / 32) * LINE_UNITS } else { u64::from(threads) };
+        let of_block = |threads: u32| {
+            let threads = if self.halves { threads / 2 } else { threads };
+            if self.lines { u64::from(threads / 32) * LINE_UNITS } else { u64::from(threads) }
+        };
         let small = |few: &&Launch| {
             let most = if self.lines {
                 u64::from(few.config.grid[0]) * of_block(few.config.block[0])
