@@ -43,7 +43,8 @@ impl Kernel {
     /// Whether some block sends with one half of its threads and waits for packets with the other, so that half of them share an
     /// operation.
     pub fn has_halves(&self) -> bool {
-        let anywhere = |steps: &[Step]| (0..steps.len()).any(|at| Halves::of(&steps[at..], self.threads).is_some());
+        let anywhere =
+            |steps: &[Step]| (0..steps.len()).any(|at| Halves::of(&steps[at..], self.threads).is_some());
         self.shapes.iter().any(|shape| anywhere(&shape.steps))
     }
 }

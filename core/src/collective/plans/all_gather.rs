@@ -25,6 +25,8 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 /// Every rank writes its input to all outputs.
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let program = shape.program("all-gather zero-copy", Pattern::all_gather(shape.ranks, 1));
+    // Threads store what they have loaded once to all outputs, their own as well.
+    let shape = shape.with_own(shape.copy_engines && !shape.in_place);
     let group = shape.group();
     for rank in program.ranks() {
         let (me, mine) = (rank.index(), rank.input().chunk(0));

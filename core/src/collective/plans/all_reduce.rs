@@ -66,7 +66,7 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
             let peer = channel.peer();
             channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), &group);
         }
-        exchange(&channels);
+        exchange(0, &channels);
         let mine = rank.output().chunk(me);
         let source =
             |from: u32| if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) };
@@ -74,7 +74,7 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
         for channel in &channels[0] {
             channel.put(results[channel.peer() as usize].chunk(me), mine, &group);
         }
-        exchange(&channels);
+        exchange(0, &channels);
         for channel in &channels[0] {
             let peer = channel.peer();
             rank.copy(rank.output().chunk(peer), results[me as usize].chunk(peer), &group);
@@ -83,12 +83,20 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
     program
 }
 
+/// By copy engines; `None` of two ranks in place.
+pub(super) fn copied(shape: Shape) -> Option<CollectiveProgram> {
+    match shape.ranks {
+        2 => super::pair::all_reduce(shape),
+        _ => Some(by_tiles(shape)),
+    }
+}
+
 /// Tiles of a rank's chunk that threads reduce and copy engines send one behind the other.
 const TILES: u32 = 8;
 
 /// Two-shot on buffers that the peers reach: threads reduce chunk r of all inputs tile by tile, and two copy engines in turns send each
 /// tile to all others while the next is reduced.
-pub(super) fn copied(shape: Shape) -> CollectiveProgram {
+fn by_tiles(shape: Shape) -> CollectiveProgram {
     let n = shape.ranks;
     let program = shape.program("all-reduce by copy engines", Pattern::all_reduce(n, TILES));
     let (group, blocks) = (shape.group(), shape.blocks);

@@ -70,6 +70,8 @@ pub(super) fn copied(shape: Shape, root: u32) -> CollectiveProgram {
     };
     for rank in program.ranks() {
         let (me, output) = (rank.index(), rank.output());
+        let shape = shape.with_own(me == root && !shape.in_place);
+        let engine = shape.movers().start;
         shape.meet(&rank, &peers(&rank), |channels| {
             let there = |peer: u32, of: u32| program.rank(peer).output().chunks(part(of));
             let (to_root, others): (Vec<_>, Vec<_>) =
@@ -77,16 +79,16 @@ pub(super) fn copied(shape: Shape, root: u32) -> CollectiveProgram {
             if me == root {
                 for channel in &others {
                     let peer = channel.peer();
-                    channel.put(there(peer, peer), rank.input().chunks(part(peer)), 0);
-                    channel.signal(0, SyncType::Before);
+                    channel.put(there(peer, peer), rank.input().chunks(part(peer)), engine);
+                    channel.signal(engine, SyncType::Before);
                 }
                 if !shape.in_place {
                     shape.copy_own(&rank, output.chunks(..), rank.input().chunks(..));
                 }
             } else {
-                to_root.iter().for_each(|channel| channel.wait(0, SyncType::After));
+                to_root.iter().for_each(|channel| channel.wait(engine, SyncType::After));
                 for channel in others {
-                    channel.put(there(channel.peer(), me), output.chunks(part(me)), 0);
+                    channel.put(there(channel.peer(), me), output.chunks(part(me)), engine);
                 }
             }
         });

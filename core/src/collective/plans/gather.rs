@@ -32,10 +32,12 @@ pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
 /// All others write their inputs to the root's output.
 pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
     let program = shape.program("gather zero-copy", Pattern::gather(shape.ranks, 1, root));
-    let group = shape.group();
     for rank in program.ranks() {
         let (me, mine) = (rank.index(), rank.input().chunk(0));
         let others = if me == root { peers(&rank) } else { vec![root] };
+        // A copy engine's block only waits at the root, for which threads copy.
+        let shape = shape.with_own(me == root && shape.copy_engines);
+        let group = shape.group();
         shape.meet(&rank, &others, |channels| match channels {
             [to_root] if me != root => to_root.put(program.rank(root).output().chunk(me), mine, &group),
             _ => shape.copy_own(&rank, rank.output().chunk(me), mine),

@@ -13,6 +13,7 @@ mod all_to_all;
 mod barrier;
 mod broadcast;
 mod gather;
+mod pair;
 mod reduce;
 mod reduce_scatter;
 mod scatter;
@@ -104,12 +105,13 @@ pub(super) fn copied(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
         return None;
     }
     match *kind {
-        Kind::AllReduce => Some(all_reduce::copied(shape).compile()),
+        Kind::AllReduce => all_reduce::copied(shape).map(|program| program.compile()),
+        Kind::ReduceScatter => pair::reduce_scatter(shape).map(|program| program.compile()),
         Kind::Broadcast { root } => Some(broadcast::copied(shape, root).compile()),
         Kind::AllGather | Kind::AllToAll | Kind::SendRecv | Kind::Gather { .. } | Kind::Scatter { .. } => {
             zero_copy(kind, shape.by_copy_engines())
         }
-        // Every move of theirs reduces.
-        Kind::ReduceScatter | Kind::Reduce { .. } | Kind::Custom(_) => None,
+        // Every move reduces.
+        Kind::Reduce { .. } | Kind::Custom(_) => None,
     }
 }

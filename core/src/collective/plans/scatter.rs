@@ -29,10 +29,11 @@ pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
 /// The root writes each of the others its part.
 pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
     let program = shape.program("scatter zero-copy", Pattern::scatter(shape.ranks, 1, root));
-    let group = shape.group();
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
         let others = if me == root { peers(&rank) } else { vec![root] };
+        let shape = shape.with_own(me == root && shape.copy_engines);
+        let group = shape.group();
         shape.meet(&rank, &others, |channels| {
             if me != root {
                 return;

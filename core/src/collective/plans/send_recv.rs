@@ -40,7 +40,7 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
         let (me, input) = (rank.index(), rank.input().chunk(0));
         shape.meet(&rank, &neighbours(me, n), |channels| match channels.first() {
             Some(next) => next.put(program.rank(next.peer()).output().chunk(0), input, &group),
-            None => shape.copy_own(&rank, rank.output().chunk(0), input),
+            None => rank.copy(rank.output().chunk(0), input, &group),
         });
     }
     program
