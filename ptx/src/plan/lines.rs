@@ -67,7 +67,7 @@ pub(super) fn write(
         let lines = Lines {
             moved,
             sides: sides.collect::<Result<_, _>>()?,
-            unroll: unroll_lines([moved.sources.len(), moved.targets.len()]),
+            unroll: unroll_lines([moved.sources.len(), moved.targets.len()], text.kernel.threads),
             one: text.resolve(moved.count) == Number::Fixed(1),
             warps: text.threads() / 32,
         };

@@ -24,18 +24,18 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 
 /// Every rank writes its input to all outputs.
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
-    let program = shape.program("all-gather zero-copy", Pattern::all_gather(shape.ranks, 1));
-    // Threads store what they have loaded once to all outputs, their own as well.
-    let shape = shape.with_own(shape.copy_engines && !shape.in_place);
-    let group = shape.group();
+    // Threads alone store what they have loaded once to all outputs, their own as well.
+    let shape = shape.with_own(shape.copy_engines && !shape.in_place).with_threads_beside();
+    let pattern = Pattern::all_gather(shape.ranks, shape.parts());
+    let program = shape.program("all-gather zero-copy", pattern);
     for rank in program.ranks() {
-        let (me, mine) = (rank.index(), rank.input().chunk(0));
+        let (me, input) = (rank.index(), rank.input());
         shape.meet(&rank, &peers(&rank), |channels| {
             if !shape.in_place {
-                shape.copy_own(&rank, rank.output().chunk(me), mine);
+                shape.copy_own(&rank, shape.part(rank.output(), me), shape.part(input, 0));
             }
             for channel in channels {
-                channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);
+                shape.put(channel, (program.rank(channel.peer()).output(), me), (input, 0));
             }
         });
     }

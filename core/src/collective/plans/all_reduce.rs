@@ -66,7 +66,7 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
             let peer = channel.peer();
             channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), &group);
         }
-        exchange(0, &channels);
+        exchange(0.., &channels);
         let mine = rank.output().chunk(me);
         let source =
             |from: u32| if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) };
@@ -74,7 +74,7 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
         for channel in &channels[0] {
             channel.put(results[channel.peer() as usize].chunk(me), mine, &group);
         }
-        exchange(0, &channels);
+        exchange(0.., &channels);
         for channel in &channels[0] {
             let peer = channel.peer();
             rank.copy(rank.output().chunk(peer), results[me as usize].chunk(peer), &group);

@@ -71,7 +71,7 @@ pub(super) fn copied(shape: Shape, root: u32) -> CollectiveProgram {
     for rank in program.ranks() {
         let (me, output) = (rank.index(), rank.output());
         let shape = shape.with_own(me == root && !shape.in_place);
-        let engine = shape.movers().start;
+        let engine = shape.engine().unwrap_or(0);
         shape.meet(&rank, &peers(&rank), |channels| {
             let there = |peer: u32, of: u32| program.rank(peer).output().chunks(part(of));
             let (to_root, others): (Vec<_>, Vec<_>) =

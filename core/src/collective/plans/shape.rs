@@ -18,11 +18,17 @@ pub(in super::super) struct Shape {
     pub(in super::super) copy_engines: bool,
     /// Some blocks of threads copy what stays here while the others, or a copy engine, move what goes to peers.
     pub(in super::super) own: bool,
+    /// Beside a copy engine, threads move the first of [`PARTS`] parts of what goes to a peer: they begin and end while the engine
+    /// only gets ready.
+    pub(in super::super) beside: bool,
 }
 
-/// Blocks of threads that keep up with a copy engine: what stays here is as long as what goes to one peer, and one engine
-/// moves either after the other (on H100, 256 MiB of an all-gather took the sum of both times).
+/// Blocks of threads beside a copy engine: of those that move to peers, and of those that copy what stays here. One engine
+/// moves either after the other: on H100, 256 MiB of an all-gather took the sum of both times.
 const BESIDE_ENGINE: u32 = 16;
+
+/// Parts of what goes to a peer, of which threads move one.
+const PARTS: u32 = 8;
 
 impl Shape {
     pub(super) fn program(&self, name: &str, pattern: Pattern) -> CollectiveProgram {
@@ -52,52 +58,100 @@ impl Shape {
         Self { own: own && self.ranks > 1 && (self.copy_engines || self.blocks > 1), ..self }
     }
 
-    /// Copies this rank's own data, beside what goes to the peers.
-    pub(super) fn copy_own(&self, rank: &Rank<'_>, dst: Chunk, src: Chunk) {
-        let movers = self.movers();
-        let blocks = match (self.own, self.copy_engines) {
-            (false, _) => movers,
-            (true, true) => 0..movers.start,
-            (true, false) => movers.end..self.blocks,
-        };
-        rank.copy(dst, src, &ThreadBlockGroup::new(blocks));
+    /// The same with threads that move a part beside the copy engines, if there are any.
+    pub(super) fn with_threads_beside(self) -> Self {
+        Self { beside: self.copy_engines && self.ranks > 1, ..self }
     }
 
-    /// The blocks that move data to peers. A copy engine's comes behind those of threads: where streams share a hardware queue,
-    /// its kernels may wait for blocks before it only.
-    pub(super) fn movers(&self) -> Range<u32> {
-        match (self.copy_engines, self.own) {
-            (true, false) => 0..1,
-            (true, true) => {
-                let engine = self.blocks.min(BESIDE_ENGINE);
-                engine..engine + 1
+    /// Chunks of what goes to one peer.
+    pub(super) fn parts(&self) -> u32 {
+        if self.beside { PARTS } else { 1 }
+    }
+
+    /// Chunks number `at` of so many.
+    pub(super) fn part(&self, buffer: Buffer<'_>, at: u32) -> Chunk {
+        let parts = self.parts();
+        buffer.chunks(at * parts..(at + 1) * parts)
+    }
+
+    /// Writes what goes to a peer.
+    pub(super) fn put(&self, channel: &MemoryChannel<'_>, to: (Buffer<'_>, u32), from: (Buffer<'_>, u32)) {
+        let parts = self.parts();
+        let put = |chunks: Range<u32>, group: &ThreadBlockGroup| {
+            let of = |(buffer, at): (Buffer<'_>, u32)| {
+                buffer.chunks(at * parts + chunks.start..at * parts + chunks.end)
+            };
+            channel.put(of(to), of(from), group);
+        };
+        match self.engine() {
+            None => put(0..parts, &self.group()),
+            Some(engine) => {
+                let first = u32::from(self.beside);
+                if self.beside {
+                    put(0..first, &ThreadBlockGroup::new(self.threads_to_peers()));
+                }
+                put(first..parts, &ThreadBlockGroup::new(engine..engine + 1));
             }
-            (false, false) => 0..self.blocks,
-            // As many bytes stay here as go to one peer, and local memory is faster than a link.
-            (false, true) => 0..self.blocks - (self.blocks / (self.ranks + 1)).max(1),
         }
     }
 
+    /// Copies this rank's own data, beside what goes to the peers.
+    pub(super) fn copy_own(&self, rank: &Rank<'_>, dst: Chunk, src: Chunk) {
+        let blocks = if self.own { self.threads_of_own() } else { self.threads_to_peers() };
+        rank.copy(dst, src, &ThreadBlockGroup::new(blocks));
+    }
+
+    /// Blocks of threads that move data to peers.
+    fn threads_to_peers(&self) -> Range<u32> {
+        0..match (self.copy_engines, self.own) {
+            (true, _) if self.beside => self.blocks.min(BESIDE_ENGINE),
+            (true, _) => 0,
+            (false, false) => self.blocks,
+            // As many bytes stay here as go to one peer, and local memory is faster than a link.
+            (false, true) => self.blocks - (self.blocks / (self.ranks + 1)).max(1),
+        }
+    }
+
+    /// Blocks of threads that copy what stays here.
+    fn threads_of_own(&self) -> Range<u32> {
+        let first = self.threads_to_peers().end;
+        match (self.own, self.copy_engines) {
+            (false, _) => first..first,
+            (true, true) => first..first + self.blocks.min(BESIDE_ENGINE),
+            (true, false) => first..self.blocks,
+        }
+    }
+
+    /// The copy engine's block. It comes behind those of threads: where streams share a hardware queue, its kernels may wait for
+    /// blocks before it only.
+    pub(super) fn engine(&self) -> Option<u32> {
+        self.copy_engines.then(|| self.threads_of_own().end)
+    }
+
     /// All blocks that move data to peers.
+    fn movers(&self) -> impl Iterator<Item = u32> {
+        self.threads_to_peers().chain(self.engine())
+    }
+
+    /// The same as a group, where threads move all of it.
     pub(super) fn group(&self) -> ThreadBlockGroup {
-        ThreadBlockGroup::new(self.movers())
+        ThreadBlockGroup::new(self.threads_to_peers())
     }
 
     /// Runs `body` for all blocks of `rank` together, once every block has seen that the block of its number has begun at every
     /// peer of `peers`; the call ends when those blocks have also done what `body` says.
     pub(super) fn meet<'p>(&self, rank: &Rank<'p>, peers: &[u32], body: impl FnOnce(&[MemoryChannel<'p>])) {
         let channels = self.channels(rank, peers);
-        let movers = self.movers();
-        for (block, channels) in movers.clone().zip(&channels) {
+        for (block, channels) in self.movers().zip(&channels) {
             // Not relaxed, even where peers only write: a write of a peer comes behind what the rank's stream did with the buffer
             // before the call, a copy from it or a fill, and a relaxed signal orders no memory.
             channels.iter().for_each(|channel| channel.signal(block, SyncType::None));
             channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
         }
         body(channels.first().map_or(&[], Vec::as_slice));
-        exchange(movers.start, &channels);
-        if self.copy_engines {
-            rank.copy_engine(movers.start);
+        exchange(self.movers(), &channels);
+        if let Some(engine) = self.engine() {
+            rank.copy_engine(engine);
         }
     }
 
@@ -107,9 +161,9 @@ impl Shape {
     }
 }
 
-/// Each block, from `first` on, tells its peers that it has done what stands before, and waits until they say the same.
-pub(super) fn exchange(first: u32, channels: &[Vec<MemoryChannel<'_>>]) {
-    for (block, channels) in (first..).zip(channels) {
+/// Each block tells its peers that it has done what stands before, and waits until they say the same.
+pub(super) fn exchange(blocks: impl IntoIterator<Item = u32>, channels: &[Vec<MemoryChannel<'_>>]) {
+    for (block, channels) in blocks.into_iter().zip(channels) {
         channels.iter().for_each(|channel| channel.signal(block, SyncType::Before));
         channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
     }

@@ -20,7 +20,15 @@ fn all(ranks: u32, blocks: u32) -> Vec<Plan> {
     let mut plans = vec![barrier(ranks).unwrap()];
     for kind in kinds(ranks) {
         for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
-            let shape = Shape { ranks, in_place, blocks, threads: 128, copy_engines: false, own: false };
+            let shape = Shape {
+                ranks,
+                in_place,
+                blocks,
+                threads: 128,
+                copy_engines: false,
+                own: false,
+                beside: false,
+            };
             let made = [
                 packets(&kind, shape),
                 through_scratch(&kind, shape),
@@ -41,7 +49,10 @@ fn checked(plan: &Plan) {
 
 /// Three calls in several orders give what the collective's definition says.
 fn simulated(plan: &Plan) {
-    let input = |rank: u64| (0..3360).map(|element| element * 64 + rank * 7 + 1).collect();
+    // Of either buffer each chunk has some elements.
+    let chunks = plan.ranks.iter().map(|rank| rank.input_chunks.max(rank.output_chunks)).max();
+    let count = 5 * u64::from(chunks.unwrap_or(1) * plan.ranks.len() as u32);
+    let input = |rank: u64| (0..count).map(|element| element * 64 + rank * 7 + 1).collect();
     let inputs: Vec<Vec<u64>> = (0..plan.ranks.len() as u64).map(input).collect();
     let expected = oracle::outputs(&plan.collective.kind, &inputs, u64::wrapping_add);
     let calls = [inputs.clone(), inputs.clone(), inputs];
