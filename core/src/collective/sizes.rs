@@ -15,7 +15,7 @@ pub(super) fn usual_blocks(geometry: Geometry) -> (u32, u32) {
 pub(super) fn shape(geometry: Geometry, blocks: u32) -> Shape {
     let blocks = blocks.min(geometry.sms.max(1));
     let threads = if geometry.software { 128 } else { 512 };
-    Shape { ranks: 1, in_place: false, blocks, threads, copy_engines: false, own: false, beside: false }
+    Shape { ranks: 1, in_place: false, blocks, threads, copy_engines: false, own: false }
 }
 
 /// The largest message that goes as packets: as many bytes leave a rank as in the longest one-shot all-reduce.

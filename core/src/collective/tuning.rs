@@ -19,7 +19,8 @@ const MOST_BLOCKS: u32 = 512;
 const MOST_TEXT: u64 = 1 << 20;
 
 /// Tables that come with the library.
-const SHIPPED: [(&str, &str); 1] = [("h200", include_str!("h200.tuning"))];
+const SHIPPED: [(&str, &str); 2] =
+    [("h100", include_str!("h100.tuning")), ("h200", include_str!("h200.tuning"))];
 
 /// How a collective is run on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,9 +81,7 @@ pub(super) fn write(
             &[("SOURCES", &sources), ("OPERANDS", &operands), ("UNROLL", &lines.unroll)],
         )?;
         bounds(text, ["%m_from", "%m_to"])?;
-        if lines.unroll > 1 {
-            clear(text, &lines)?;
-        }
+        clear(text, &lines)?;
         text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         if lines.one {
             chunk(text, &lines, "DONE")?;
@@ -100,15 +98,20 @@ pub(super) fn write(
     })
 }
 
-/// Writes first values of the registers that predicated loads fill.
+/// Writes first values of the registers that predicated loads fill: only flag lanes load flags, and only the first unit of a turn
+/// is sure to exist.
 fn clear(text: &mut Text<'_>, lines: &Lines<'_>) -> Done {
     let count = lines.unroll * 4;
     for (nth, side) in lines.sources() {
         if side.base == Base::Packets {
-            for (prefix, count) in ["q", "r", "h"].map(|prefix| (prefix, 2 * lines.unroll)) {
+            for prefix in if lines.unroll > 1 { &["q", "r", "h"][..] } else { &["h"] } {
                 let words = format!("%m_{prefix}{nth}_");
+                let count = 2 * lines.unroll;
                 text.include("plan_clear", &[("TYPE", &"b64"), ("COUNT", &count), ("X", &words)])?;
             }
+        }
+        if lines.unroll == 1 {
+            continue;
         }
         for vector in ["x", "y"] {
             let words = format!("%m_{vector}{nth}_");

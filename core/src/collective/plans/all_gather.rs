@@ -25,17 +25,17 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 /// Every rank writes its input to all outputs.
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     // Threads alone store what they have loaded once to all outputs, their own as well.
-    let shape = shape.with_own(shape.copy_engines && !shape.in_place).with_threads_beside();
-    let pattern = Pattern::all_gather(shape.ranks, shape.parts());
-    let program = shape.program("all-gather zero-copy", pattern);
+    let shape = shape.with_own(shape.copy_engines && !shape.in_place);
+    let program = shape.program("all-gather zero-copy", Pattern::all_gather(shape.ranks, 1));
+    let group = shape.group();
     for rank in program.ranks() {
-        let (me, input) = (rank.index(), rank.input());
+        let (me, mine) = (rank.index(), rank.input().chunk(0));
         shape.meet(&rank, &peers(&rank), |channels| {
             if !shape.in_place {
-                shape.copy_own(&rank, shape.part(rank.output(), me), shape.part(input, 0));
+                shape.copy_own(&rank, rank.output().chunk(me), mine);
             }
             for channel in channels {
-                shape.put(channel, (program.rank(channel.peer()).output(), me), (input, 0));
+                channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);
             }
         });
     }

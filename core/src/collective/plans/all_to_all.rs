@@ -25,10 +25,8 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 
 /// Out of place: every rank writes its parts to the others' outputs.
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
-    let shape = shape.with_own(true).with_threads_beside();
-    let pattern = Pattern::all_to_all(shape.ranks, shape.parts());
-    let program = shape.program("all-to-all zero-copy", pattern);
-    write_parts(&program, shape);
+    let program = shape.program("all-to-all zero-copy", Pattern::all_to_all(shape.ranks, 1));
+    write_parts(&program, shape.with_own(true));
     program
 }
 
@@ -49,13 +47,14 @@ pub(super) fn variable(shape: Shape) -> CollectiveProgram {
 
 /// Every rank writes its parts to the others' outputs.
 fn write_parts(program: &CollectiveProgram, shape: Shape) {
+    let group = shape.group();
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
         shape.meet(&rank, &peers(&rank), |channels| {
-            shape.copy_own(&rank, shape.part(rank.output(), me), shape.part(input, me));
+            shape.copy_own(&rank, rank.output().chunk(me), input.chunk(me));
             for channel in channels {
-                let peer = channel.peer();
-                shape.put(channel, (program.rank(peer).output(), me), (input, peer));
+                let there = program.rank(channel.peer()).output().chunk(me);
+                channel.put(there, input.chunk(channel.peer()), &group);
             }
         });
     }

@@ -37,10 +37,9 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
         let others = if me == root { peers(&rank) } else { vec![root] };
         // A copy engine's block only waits at the root, for which threads copy.
         let shape = shape.with_own(me == root && shape.copy_engines);
+        let group = shape.group();
         shape.meet(&rank, &others, |channels| match channels {
-            [to_root] if me != root => {
-                shape.put(to_root, (program.rank(root).output(), me), (rank.input(), 0))
-            }
+            [to_root] if me != root => to_root.put(program.rank(root).output().chunk(me), mine, &group),
             _ => shape.copy_own(&rank, rank.output().chunk(me), mine),
         });
     }

@@ -5,10 +5,14 @@
 //! input.
 
 use super::shape::{Shape, plain};
-use crate::plan::program::{Chunk, CollectiveProgram, MemoryChannel, Pattern, Rank, Reduction, SyncType};
+use crate::plan::program::{CollectiveProgram, MemoryChannel, Pattern, Rank, Reduction, SyncType};
 
 /// Tiles of what a rank sends: enough that the last one's reduction, for which nothing is on the link any more, is short.
 const TILES: u32 = 16;
+
+/// Blocks that reduce. On H100, 1 GiB of an all-reduce took 3.04 ms with 16 of them, 2.99 with 32, and 3.22 with 48, which take more of the
+/// memory's bandwidth from the copy engines.
+const REDUCING: u32 = 32;
 
 /// Each rank pushes its whole input.
 pub(super) fn all_reduce(shape: Shape) -> Option<CollectiveProgram> {
@@ -34,6 +38,7 @@ fn by_tiles(
         return None;
     }
     let program = shape.program(name, pattern);
+    let shape = Shape { blocks: shape.blocks.min(REDUCING), ..shape };
     let blocks = shape.blocks;
     for rank in program.ranks() {
         let me = rank.index();
@@ -49,7 +54,7 @@ fn by_tiles(
             engines[tile as usize % 2].to.wait(0, SyncType::After);
             rank.barrier(0..blocks);
             let come = rank.output().chunk(tile);
-            let own: Chunk = rank.input().chunk(part(me, tile));
+            let own = rank.input().chunk(part(me, tile));
             let source = |from: u32| plain(if from == me { own } else { come });
             rank.reduce_in_order(come, (0..2).map(source), Reduction::Sum, &shape.group());
         }

@@ -34,7 +34,7 @@ const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 
 fn shape(blocks: u32) -> Shape {
-    Shape { ranks: 2, in_place: false, blocks, threads: 512, copy_engines: false, own: false, beside: false }
+    Shape { ranks: 2, in_place: false, blocks, threads: 512, copy_engines: false, own: false }
 }
 
 /// As MSCCL++'s files of these names, see `plan::programs::mscclpp`.

@@ -33,14 +33,15 @@ pub(super) fn zero_copy(shape: Shape, root: u32) -> CollectiveProgram {
         let (me, input) = (rank.index(), rank.input());
         let others = if me == root { peers(&rank) } else { vec![root] };
         let shape = shape.with_own(me == root && shape.copy_engines);
+        let group = shape.group();
         shape.meet(&rank, &others, |channels| {
             if me != root {
                 return;
             }
             shape.copy_own(&rank, rank.output().chunk(0), input.chunk(me));
             for channel in channels {
-                let peer = channel.peer();
-                shape.put(channel, (program.rank(peer).output(), 0), (input, peer));
+                let there = program.rank(channel.peer()).output().chunk(0);
+                channel.put(there, input.chunk(channel.peer()), &group);
             }
         });
     }

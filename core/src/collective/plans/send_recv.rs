@@ -34,13 +34,13 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 /// Out of place: every rank writes its input to the output of the next one.
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let n = shape.ranks;
-    let shape = shape.with_threads_beside();
-    let program = shape.program("send-recv zero-copy", Pattern::send_recv(n, shape.parts()));
+    let program = shape.program("send-recv zero-copy", Pattern::send_recv(n, 1));
+    let group = shape.group();
     for rank in program.ranks() {
-        let (me, input) = (rank.index(), rank.input());
+        let (me, input) = (rank.index(), rank.input().chunk(0));
         shape.meet(&rank, &neighbours(me, n), |channels| match channels.first() {
-            Some(next) => shape.put(next, (program.rank(next.peer()).output(), 0), (input, 0)),
-            None => shape.copy_own(&rank, shape.part(rank.output(), 0), shape.part(input, 0)),
+            Some(next) => next.put(program.rank(next.peer()).output().chunk(0), input, &group),
+            None => rank.copy(rank.output().chunk(0), input, &group),
         });
     }
     program

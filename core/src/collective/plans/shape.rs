@@ -18,17 +18,11 @@ pub(in super::super) struct Shape {
     pub(in super::super) copy_engines: bool,
     /// Some blocks of threads copy what stays here while the others, or a copy engine, move what goes to peers.
     pub(in super::super) own: bool,
-    /// Beside a copy engine, threads move the first of [`PARTS`] parts of what goes to a peer: they begin and end while the engine
-    /// only gets ready.
-    pub(in super::super) beside: bool,
 }
 
-/// Blocks of threads beside a copy engine: of those that move to peers, and of those that copy what stays here. One engine
-/// moves either after the other: on H100, 256 MiB of an all-gather took the sum of both times.
+/// Blocks of threads that copy what stays here beside a copy engine, which would move that after the rest: on H100, 256 MiB of an
+/// all-gather took the sum of both times.
 const BESIDE_ENGINE: u32 = 16;
-
-/// Parts of what goes to a peer, of which threads move one.
-const PARTS: u32 = 8;
 
 impl Shape {
     pub(super) fn program(&self, name: &str, pattern: Pattern) -> CollectiveProgram {
@@ -58,43 +52,6 @@ impl Shape {
         Self { own: own && self.ranks > 1 && (self.copy_engines || self.blocks > 1), ..self }
     }
 
-    /// The same with threads that move a part beside the copy engines, if there are any.
-    pub(super) fn with_threads_beside(self) -> Self {
-        Self { beside: self.copy_engines && self.ranks > 1, ..self }
-    }
-
-    /// Chunks of what goes to one peer.
-    pub(super) fn parts(&self) -> u32 {
-        if self.beside { PARTS } else { 1 }
-    }
-
-    /// Chunks number `at` of so many.
-    pub(super) fn part(&self, buffer: Buffer<'_>, at: u32) -> Chunk {
-        let parts = self.parts();
-        buffer.chunks(at * parts..(at + 1) * parts)
-    }
-
-    /// Writes what goes to a peer.
-    pub(super) fn put(&self, channel: &MemoryChannel<'_>, to: (Buffer<'_>, u32), from: (Buffer<'_>, u32)) {
-        let parts = self.parts();
-        let put = |chunks: Range<u32>, group: &ThreadBlockGroup| {
-            let of = |(buffer, at): (Buffer<'_>, u32)| {
-                buffer.chunks(at * parts + chunks.start..at * parts + chunks.end)
-            };
-            channel.put(of(to), of(from), group);
-        };
-        match self.engine() {
-            None => put(0..parts, &self.group()),
-            Some(engine) => {
-                let first = u32::from(self.beside);
-                if self.beside {
-                    put(0..first, &ThreadBlockGroup::new(self.threads_to_peers()));
-                }
-                put(first..parts, &ThreadBlockGroup::new(engine..engine + 1));
-            }
-        }
-    }
-
     /// Copies this rank's own data, beside what goes to the peers.
     pub(super) fn copy_own(&self, rank: &Rank<'_>, dst: Chunk, src: Chunk) {
         let blocks = if self.own { self.threads_of_own() } else { self.threads_to_peers() };
@@ -104,7 +61,6 @@ impl Shape {
     /// Blocks of threads that move data to peers.
     fn threads_to_peers(&self) -> Range<u32> {
         0..match (self.copy_engines, self.own) {
-            (true, _) if self.beside => self.blocks.min(BESIDE_ENGINE),
             (true, _) => 0,
             (false, false) => self.blocks,
             // As many bytes stay here as go to one peer, and local memory is faster than a link.
@@ -129,13 +85,13 @@ impl Shape {
     }
 
     /// All blocks that move data to peers.
-    fn movers(&self) -> impl Iterator<Item = u32> {
-        self.threads_to_peers().chain(self.engine())
+    fn movers(&self) -> Range<u32> {
+        self.engine().map_or(self.threads_to_peers(), |engine| engine..engine + 1)
     }
 
-    /// The same as a group, where threads move all of it.
+    /// The same as a group.
     pub(super) fn group(&self) -> ThreadBlockGroup {
-        ThreadBlockGroup::new(self.threads_to_peers())
+        ThreadBlockGroup::new(self.movers())
     }
 
     /// Runs `body` for all blocks of `rank` together, once every block has seen that the block of its number has begun at every

@@ -31,6 +31,8 @@ const FEW_VECTORS: u64 = 2 * FEW_THREADS as u64;
 const SMALL_THREADS: u32 = 128;
 /// Units of 8 bytes, which are packets' data, up to which blocks are small.
 const SMALL_UNITS: u64 = 4096;
+/// The same where half of a block's threads send: it has twice as many.
+const SMALL_UNITS_OF_HALVES: u64 = 8192;
 
 /// Units of 8 bytes that a warp handles together as LL128 lines.
 const LINE_UNITS: u64 = ptx::UNIT_DATA as u64 / 8;
@@ -116,6 +118,8 @@ impl Kernel {
         let small = |few: &&Launch| {
             let most = if self.lines {
                 u64::from(few.config.grid[0]) * of_block(few.config.block[0])
+            } else if self.halves {
+                SMALL_UNITS_OF_HALVES
             } else {
                 SMALL_UNITS
             };
