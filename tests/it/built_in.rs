@@ -24,6 +24,8 @@ const F32_SUM: (Element, Reduction) = (Element::F32, Reduction::Sum);
 fn config() -> CollectiveConfig {
     CollectiveConfig::default()
         .with_variants([F32_SUM, (Element::F32, Reduction::Max)])
+        // Not what a table says that comes with the library.
+        .with_line_bytes(0)
         .with_packet_bytes(PACKETS)
         .with_staging_bytes(STAGING)
 }

@@ -50,7 +50,7 @@ impl Way {
     /// Settings with which every message of up to 128 KiB goes this way.
     pub(crate) fn config(self, variants: impl IntoIterator<Item = (Element, Reduction)>) -> CollectiveConfig {
         let most = if self == Self::Packets { 128 << 10 } else { 0 };
-        CollectiveConfig::default().with_variants(variants).with_packet_bytes(most)
+        CollectiveConfig::default().with_variants(variants).with_packet_bytes(most).with_line_bytes(0)
     }
 }
 

@@ -18,6 +18,11 @@ pub(super) fn shape(geometry: Geometry, blocks: u32) -> Shape {
     Shape { ranks: 1, in_place: false, blocks, threads, copy_engines: false, own: false }
 }
 
+/// Threads of kernels that send lines where others have so many: half of them wait, and each waits for one unit after the other.
+pub(super) fn threads_of_lines(threads: u32) -> u32 {
+    (2 * threads).min(1024)
+}
+
 /// The largest message that goes as packets: as many bytes leave a rank as in the longest one-shot all-reduce.
 pub(super) fn packet_bytes(kind: &Kind, ranks: u32, geometry: Geometry) -> u64 {
     let copies = match kind {

@@ -67,7 +67,7 @@ pub(super) fn write(
         let lines = Lines {
             moved,
             sides: sides.collect::<Result<_, _>>()?,
-            unroll: unroll_lines([moved.sources.len(), moved.targets.len()], text.kernel.threads),
+            unroll: unroll_lines([moved.sources.len(), moved.targets.len()]),
             one: text.resolve(moved.count) == Number::Fixed(1),
             warps: text.threads() / 32,
         };
@@ -81,7 +81,9 @@ pub(super) fn write(
             &[("SOURCES", &sources), ("OPERANDS", &operands), ("UNROLL", &lines.unroll)],
         )?;
         bounds(text, ["%m_from", "%m_to"])?;
-        clear(text, &lines)?;
+        if lines.unroll > 1 {
+            clear(text, &lines)?;
+        }
         text.include("plan_set", &[("TO", &"%m_spins"), ("VALUE", &SPINS_FREE)])?;
         if lines.one {
             chunk(text, &lines, "DONE")?;
@@ -98,20 +100,15 @@ pub(super) fn write(
     })
 }
 
-/// Writes first values of the registers that predicated loads fill: only flag lanes load flags, and only the first unit of a turn
-/// is sure to exist.
+/// Writes first values of the registers that predicated loads fill.
 fn clear(text: &mut Text<'_>, lines: &Lines<'_>) -> Done {
     let count = lines.unroll * 4;
     for (nth, side) in lines.sources() {
         if side.base == Base::Packets {
-            for prefix in if lines.unroll > 1 { &["q", "r", "h"][..] } else { &["h"] } {
+            for (prefix, count) in ["q", "r", "h"].map(|prefix| (prefix, 2 * lines.unroll)) {
                 let words = format!("%m_{prefix}{nth}_");
-                let count = 2 * lines.unroll;
                 text.include("plan_clear", &[("TYPE", &"b64"), ("COUNT", &count), ("X", &words)])?;
             }
-        }
-        if lines.unroll == 1 {
-            continue;
         }
         for vector in ["x", "y"] {
             let words = format!("%m_{vector}{nth}_");

@@ -93,13 +93,9 @@ impl<'m> Work<'m> {
     }
 }
 
-/// Units that a warp of a block of so many threads handles together in moves with LL128 packets, as far as registers suffice.
-pub fn unroll_lines([sources, targets]: [usize; 2], threads: u32) -> u32 {
-    match (sources, targets) {
-        (1, 1) => 2,
-        (2, 1) if threads <= 512 => 2,
-        _ => 1,
-    }
+/// Units that a warp handles together in moves with LL128 packets: more would take the registers of blocks of 1,024 threads.
+pub fn unroll_lines([sources, targets]: [usize; 2]) -> u32 {
+    if (sources, targets) == (1, 1) { 2 } else { 1 }
 }
 
 /// Units that a thread of a block of so many handles together, of 8 bytes in moves with packets and of 16 in others, by the

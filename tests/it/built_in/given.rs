@@ -56,7 +56,7 @@ fn settings_that_differ_between_ranks_are_refused() {
                 let one = |small: u64, large: u64| if other { large } else { small };
                 vec![
                     ("packet_bytes 65536", config().with_packet_bytes(one(65536, 65537))),
-                    ("no line_bytes", if other { config().with_line_bytes(4096) } else { config() }),
+                    ("line_bytes 0", config().with_line_bytes(one(0, 4096))),
                     ("copy_bytes 1000", config().with_copy_bytes(one(1000, 100_000))),
                     ("staging_bytes 32768", config().with_staging_bytes(one(65536, 32768) as usize)),
                     ("the plan mine for 8 to 100 bytes", config().with_plan(plan.clone(), one(8, 16)..=100)),

@@ -20,15 +20,7 @@ fn all(ranks: u32, blocks: u32) -> Vec<Plan> {
     let mut plans = vec![barrier(ranks).unwrap()];
     for kind in kinds(ranks) {
         for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
-            let shape = Shape {
-                ranks,
-                in_place,
-                blocks,
-                threads: 128,
-                copy_engines: false,
-                own: false,
-                beside: false,
-            };
+            let shape = Shape { ranks, in_place, blocks, threads: 128, copy_engines: false, own: false };
             let made = [
                 packets(&kind, shape),
                 through_scratch(&kind, shape),

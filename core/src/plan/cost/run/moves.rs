@@ -143,7 +143,7 @@ impl Run<'_, '_> {
             // Threads take what they handle at once, in turns that wait for memory.
             let operands = [sources.len(), targets.len()];
             let (units, each) = match self.plan.settings.protocol {
-                Protocol::Ll128 => (unroll_lines(operands, threads), LINE),
+                Protocol::Ll128 => (unroll_lines(operands), LINE),
                 Protocol::Simple | Protocol::Ll => {
                     (unroll(operands, true, moved.count == 1, threads), PACKET)
                 }
