@@ -77,7 +77,7 @@ fn built_in(
     let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
     // A call of packets has as many of its blocks as the message needs.
     let (packets, direct, slices) = (shape(packet_blocks), shape(blocks), shape(blocks_of_slices));
-    let lines = Shape { threads: threads_of_lines(packets.threads), ..packets };
+    let lines = Shape { threads: threads_of_lines(kind, packets.threads), ..packets };
     let most = |bytes| Call::most_input(kind, packets.ranks, bytes);
     let all = || 0..=u64::MAX;
     let plans = [
