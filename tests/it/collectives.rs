@@ -132,9 +132,11 @@ fn sizes(rank: &Rank, way: Way) {
     rank.barrier();
 }
 
-/// The library's choice of a way: sizes at the limit and one element below and above it, alternating.
+/// The library's choice of a way: sizes at the limit and one element below and above it, alternating. Whatever table comes with the
+/// library for these devices, no LL128 packets.
 fn choice(rank: &Rank) {
-    let mut bench = Bench::new(rank, CollectiveConfig::default().with_variants([F32_SUM]));
+    let config = CollectiveConfig::default().with_variants([F32_SUM]).with_line_bytes(0);
+    let mut bench = Bench::new(rank, config);
     let way = |count| bench.reduce.algorithm(false, count, Element::F32).unwrap();
     let count =
         (1..=1 << 18).rev().find(|&count| way(count) == "packets").expect("small calls go as packets");

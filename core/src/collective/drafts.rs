@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::call::Call;
 use super::config::CollectiveConfig;
 use super::plans::{self, Shape};
-use super::sizes::{shape, threads_of_lines, usual_blocks};
+use super::sizes::{shape, usual_blocks};
 use super::tuning::Choice;
 use crate::channel::Geometry;
 use crate::error::Result;
@@ -77,14 +77,13 @@ fn built_in(
     let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
     // A call of packets has as many of its blocks as the message needs.
     let (packets, direct, slices) = (shape(packet_blocks), shape(blocks), shape(blocks_of_slices));
-    let lines = Shape { threads: threads_of_lines(kind, packets.threads), ..packets };
     let most = |bytes| Call::most_input(kind, packets.ranks, bytes);
     let all = || 0..=u64::MAX;
     let plans = [
         (packet_bytes > 0)
             .then(|| ("packets", plans::packets(kind, packets), most(packet_bytes), 0..=packet_bytes)),
         (line_bytes > packet_bytes)
-            .then(|| ("lines", plans::lines(kind, lines), most(line_bytes), 0..=line_bytes)),
+            .then(|| ("lines", plans::lines(kind, packets), most(line_bytes), 0..=line_bytes)),
         (copy_bytes > 0).then(|| (COPY_ENGINE, plans::copied(kind, direct), u64::MAX, copy_bytes..=u64::MAX)),
         Some((ZERO_COPY, plans::zero_copy(kind, direct), u64::MAX, all())),
         Some((TWO_SHOT, plans::through_scratch(kind, slices), slice as u64, all())),

@@ -1,6 +1,6 @@
 //! Sizes of a collective's kernels and memory, the same on every rank.
 
-use super::config::{CollectiveConfig, reduces};
+use super::config::CollectiveConfig;
 use super::plans::Shape;
 use crate::channel::Geometry;
 use crate::plan::Kind;
@@ -16,11 +16,6 @@ pub(super) fn shape(geometry: Geometry, blocks: u32) -> Shape {
     let blocks = blocks.min(geometry.sms.max(1));
     let threads = if geometry.software { 128 } else { 512 };
     Shape { ranks: 1, in_place: false, blocks, threads, copy_engines: false, own: false }
-}
-
-/// Threads of kernels that send lines where others have so many. Half of them wait, each for one unit after the other if it reduces.
-pub(super) fn threads_of_lines(kind: &Kind, threads: u32) -> u32 {
-    if reduces(kind) { (2 * threads).min(1024) } else { threads }
 }
 
 /// The largest message that goes as packets: as many bytes leave a rank as in the longest one-shot all-reduce.

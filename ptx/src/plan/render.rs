@@ -66,13 +66,13 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
             text.want_flag();
         }
         // The first loads travel while the call's number does; halves of a block ask for it themselves.
-        let in_halves = Halves::of(&shape.steps, threads).is_some();
+        let in_halves = Halves::of(&shape.steps, kernel).is_some();
         if !in_halves
             && !matches!(shape.steps.first(), Some(Step::Move(moved)) if moves::begins_with_loads(&text, moved))
         {
             text.flag()?;
         }
-        let body = if counts { meeting_early(&shape.steps, threads) } else { shape.steps.clone() };
+        let body = if counts { meeting_early(&shape.steps, kernel) } else { shape.steps.clone() };
         let meets_itself = body.iter().any(meets_block);
         text.meet_in_halves(counts && !meets_itself);
         steps(&mut text, &body, false, &mut Since { gave_up: kernel.follows, lanes: false })?;
@@ -110,8 +110,8 @@ fn meets_block(step: &Step) -> bool {
 
 /// The steps with a sync before the first wait for packets, if there is none at all: the block must meet once before it counts
 /// the call, and while packets are on their way that takes no time. At the end it took 0.13 us on H200.
-fn meeting_early(steps: &[Step], threads: u32) -> Vec<Step> {
-    let halves = (0..steps.len()).any(|at| Halves::of(&steps[at..], threads).is_some());
+fn meeting_early(steps: &[Step], kernel: &Kernel) -> Vec<Step> {
+    let halves = (0..steps.len()).any(|at| Halves::of(&steps[at..], kernel).is_some());
     let mut steps = steps.to_vec();
     let awaits = |step: &Step| matches!(step, Step::Move(moved) if moves::may_give_up(moved));
     if let Some(first) = steps.iter().position(awaits)
@@ -183,7 +183,7 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
 
 /// The halves that steps begin with. Those of a loop or a repetition are all threads'.
 fn halves<'s>(text: &Text<'_>, steps: &'s [Step], loops: bool) -> Option<Halves<'s>> {
-    if loops || text.in_turns() { None } else { Halves::of(steps, text.kernel.threads) }
+    if loops || text.in_turns() { None } else { Halves::of(steps, text.kernel) }
 }
 
 /// Writes the beginning of a lap. It stands where the flag is first needed: behind the kernel's end, with a branch back to the
