@@ -187,7 +187,11 @@ fn a_grid_that_cannot_shrink_says_so() {
 fn a_new_lap_begins_with_no_packets() {
     let world = World::new(2, 1024, 2, 1024);
     let kernels: Vec<_> = (0..2).map(|me| one_shot(me, 2, 2)).collect();
+    let mut sum = [0u8; 8];
     for (rank, memory) in world.memory.iter().enumerate() {
+        let input = [1 + rank as u8, 0, 0, 0, 7, 0, 0, rank as u8];
+        sum.iter_mut().zip(input).for_each(|(sum, byte)| *sum += byte);
+        world.machine.write(rank, memory.input + CANARY as u64, &input);
         world.machine.write(rank, memory.packets + 128, &[0xee; 2 * 2 * 2 * 1024]);
         let calls = u64::from(u32::MAX).to_ne_bytes().repeat(2);
         world.machine.write(rank, memory.control + u64::from(CALLS), &calls);
@@ -195,6 +199,8 @@ fn a_new_lap_begins_with_no_packets() {
     world.run(&kernels, Sizes { chunk: 8, input: 8, output: 8 }, [0, 0]);
     told_twice(&world);
     for (rank, memory) in world.memory.iter().enumerate() {
+        // The call that begins the lap moves its data as others do.
+        assert_eq!(world.machine.read(rank, memory.output + CANARY as u64, 8), sum, "rank {rank}");
         let found = world.machine.read(rank, memory.packets + 128, 8 * 1024);
         // Two packets came from the other rank.
         assert_eq!(

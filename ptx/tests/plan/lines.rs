@@ -130,11 +130,14 @@ fn a_new_lap_begins_with_no_lines() {
         let bytes = (halves * u64::from(CHUNKS * world.lines()) * 1024) as usize;
         world.machine.write(0, memory.packets + 128, &vec![0xee; bytes]);
         world.machine.write(0, memory.control + u64::from(CALLS), &u64::from(u32::MAX).to_ne_bytes());
+        let data = noise(3, 16);
+        world.machine.write(0, memory.input + CANARY as u64, &data);
         let function = world.load(0, &plan);
         let args = world.args(0, sizes(16, 16), [0, 0], &plan);
         world.machine.launch(0, function, LaunchShape { grid: 1, block: plan.threads }, &args);
         world.machine.finish();
         let found = world.machine.read(0, memory.packets + 128, bytes);
+        assert_eq!(world.machine.read(0, memory.output + CANARY as u64, 16), data);
         let lines = found.chunks(128).filter(|line| line.iter().any(|&byte| byte != 0));
         assert_eq!(lines.count(), 8, "the lines of one unit");
     }
