@@ -28,10 +28,10 @@ pub(super) fn packet_bytes(kind: &Kind, ranks: u32, geometry: Geometry) -> u64 {
 }
 
 /// The smallest message that copy engines move where nothing was measured; 0 for none. Between H200s they move 391 GB/s, and
-/// kernels 355 to 373; but they begin later. An all-reduce has to be measured: its kernels reduce while they move.
+/// kernels 355 to 373; but they begin later. What reduces has to be measured: its kernels reduce while they move.
 pub(super) fn copy_bytes(kind: &Kind, geometry: Geometry, nvlink: bool) -> u64 {
     match kind {
-        Kind::AllReduce => 0,
+        Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce { .. } => 0,
         _ if geometry.software => 1 << 20,
         _ if nvlink => 64 << 20,
         _ => 0,
@@ -75,5 +75,14 @@ mod tests {
         let all_gather =
             |ranks| packet_bytes(&Kind::AllGather, ranks, Geometry { sms: 132, software: false });
         assert_eq!(all_gather(16), limit(2, false), "of the output, which has a part of each rank");
+    }
+
+    #[test]
+    fn no_rule_sends_a_reduction_to_copy_engines() {
+        let limit = |kind| copy_bytes(&kind, Geometry { sms: 132, software: false }, true);
+        assert_eq!([limit(Kind::AllGather), limit(Kind::SendRecv)], [64 << 20; 2]);
+        for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::Reduce { root: 0 }] {
+            assert_eq!(limit(kind), 0, "a table has to say it");
+        }
     }
 }
