@@ -1,7 +1,7 @@
 //! The plans are right, by the check and by the simulator.
 
 use super::{Shape, barrier, copied, in_place_differs, packets, through_scratch, variable, zero_copy};
-use crate::plan::{Kind, Plan, check, oracle, simulate};
+use crate::plan::{Block, Kind, Op, Place, Plan, check, oracle, simulate};
 
 fn kinds(ranks: u32) -> Vec<Kind> {
     let mut kinds =
@@ -74,4 +74,72 @@ fn plans_of_one_block_and_of_many_are_right() {
     for plan in all(3, 1).iter().chain(&all(4, 7)) {
         checked(plan);
     }
+}
+
+/// Whether a block moves data to peers, and whether it does within its rank.
+fn moves(block: &Block) -> [bool; 2] {
+    let moved = block.ops.iter().filter_map(|operation| match &operation.op {
+        Op::Move(moved) => Some(moved),
+        _ => None,
+    });
+    moved.fold([false, false], |[there, here], moved| {
+        let goes = moved.targets.iter().any(|to| matches!(to.place, Place::Remote { .. }));
+        [there || goes, here || !goes]
+    })
+}
+
+/// What stays at a rank of an all-to-all has blocks of its own, a share of them that suits the bytes.
+#[test]
+fn own_data_has_its_own_blocks() {
+    for (ranks, blocks, own) in [(2, 2, 1), (2, 3, 1), (2, 96, 32), (3, 8, 2), (8, 64, 7), (8, 4, 1)] {
+        let shape = Shape { ranks, in_place: false, blocks, threads: 128, copy_engines: false, own: false };
+        for rank in zero_copy(&Kind::AllToAll, shape).unwrap().unwrap().ranks {
+            let all: Vec<_> = rank.blocks.iter().map(moves).collect();
+            assert_eq!(all.len(), blocks as usize, "of {ranks} ranks");
+            let count = |wanted: [bool; 2]| all.iter().filter(|&&one| one == wanted).count();
+            let found = [count([true, false]), count([false, true])];
+            assert_eq!(found, [(blocks - own) as usize, own as usize], "{blocks} blocks of {ranks} ranks");
+        }
+    }
+}
+
+/// Where streams share a hardware queue, copy engines' kernels may wait for blocks before them only. Threads beside them are few,
+/// because they take bandwidth of the memory from them.
+#[test]
+fn copy_engines_come_behind_few_blocks_of_threads() {
+    for ranks in 2..5 {
+        for kind in kinds(ranks) {
+            for blocks in [1, 2, 128] {
+                let shape =
+                    Shape { ranks, in_place: false, blocks, threads: 128, copy_engines: false, own: false };
+                let Some(plan) = copied(&kind, shape) else { continue };
+                let plan = plan.unwrap();
+                for rank in &plan.ranks {
+                    let threads = rank.blocks.iter().take_while(|block| !block.copy_engine).count();
+                    let what = format!("{} of {ranks} ranks, {blocks} blocks", plan.name);
+                    assert!(rank.blocks[threads..].iter().all(|block| block.copy_engine), "{what}");
+                    assert!(threads < rank.blocks.len(), "{what}");
+                    let most = match kind {
+                        Kind::AllReduce if ranks > 2 => 128,
+                        Kind::AllReduce | Kind::ReduceScatter => 32,
+                        _ => 16,
+                    };
+                    assert!(threads <= most.min(blocks as usize), "{what}: {threads}");
+                }
+            }
+        }
+    }
+}
+
+/// Only two ranks reduce in the output what copy engines bring, and not in place: a peer would overwrite the input.
+#[test]
+fn copy_engines_reduce_between_two_ranks_out_of_place() {
+    let has = |kind: Kind, ranks, in_place| {
+        let shape = Shape { ranks, in_place, blocks: 2, threads: 128, copy_engines: false, own: false };
+        copied(&kind, shape).is_some()
+    };
+    assert!(has(Kind::ReduceScatter, 2, false) && has(Kind::AllReduce, 2, false));
+    assert!(!has(Kind::ReduceScatter, 2, true) && !has(Kind::AllReduce, 2, true));
+    assert!(!has(Kind::ReduceScatter, 3, false) && has(Kind::AllReduce, 3, true));
+    assert!(!has(Kind::Reduce { root: 0 }, 2, false));
 }
