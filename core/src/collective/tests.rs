@@ -51,6 +51,15 @@ fn the_rank_with_the_least_scratch_left_decides() {
     close(&comms);
 }
 
+/// A table that comes with the library speaks for its own devices only: for none of these.
+#[test]
+fn no_shipped_table_is_for_other_devices() {
+    let comms = ranks(8 << 20);
+    let found = together(&comms, |comm| Ok(Tuning::shipped(comm).map(|table| table.to_string())));
+    assert_eq!(found.unwrap(), [None, None]);
+    close(&comms);
+}
+
 /// A table of another job may name sizes for which this one has no scratch: both sorts of packets become shorter.
 #[test]
 fn packets_of_a_table_are_as_long_as_there_is_scratch_for() {

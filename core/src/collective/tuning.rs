@@ -286,6 +286,13 @@ mod tests {
         for (name, text) in SHIPPED {
             let table = Tuning::parse(name, text).unwrap();
             assert!(!table.choices.is_empty(), "{name}");
+            assert!(table.device.to_lowercase().contains(name), "{name} is for {}", table.device);
+            for (of, choice) in &table.choices {
+                // Each way is for longer messages than the one before it, if it is used at all.
+                let mut limits = vec![choice.packet_bytes, choice.line_bytes, choice.copy_bytes];
+                limits.retain(|&bytes| bytes > 0);
+                assert!(limits.is_sorted(), "{name}, {of:?}: {choice:?}");
+            }
         }
     }
 
