@@ -4,6 +4,7 @@ mod allocation;
 mod averages;
 mod copies;
 mod enqueuing;
+mod launches;
 mod mscclpp;
 mod multicast;
 mod random;
