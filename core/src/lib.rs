@@ -56,6 +56,7 @@
 mod abort;
 mod deadline;
 mod descriptors;
+mod digest;
 mod error;
 mod failure;
 mod fork;
@@ -115,6 +116,11 @@ pub mod internals {
     /// The ring of messages within a host, without a messenger.
     pub mod ring {
         pub use crate::message::BareRing;
+    }
+
+    /// Preparation of plans without peers.
+    pub mod plans {
+        pub use crate::plan::{Steps, prepare_alone};
     }
 
     /// Probes a device's capabilities by using them.

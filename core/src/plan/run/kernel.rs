@@ -1,6 +1,7 @@
 //! A rank's kernels for a variant of a plan, and the launch that a call takes.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::{self as ptx, Element};
@@ -9,9 +10,8 @@ use super::ir::{Block, Move, Op, RankPlan, Reduction, Settings};
 use super::lower::{Address, Lowered};
 use super::sizes::{VECTOR, divisor};
 use crate::channel::load_plan;
-use crate::comm::Communicator;
 use crate::error::Result;
-use crate::gpu::{Function, LaunchConfig};
+use crate::gpu::{Context, Function, LaunchConfig};
 
 /// An element type, and a reduction if the plan reduces.
 pub(super) type Variant = (Element, Option<Reduction>);
@@ -57,6 +57,14 @@ pub(super) struct Kernel {
     pub(super) rows: Vec<u64>,
 }
 
+/// Where kernels are loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loader<'a> {
+    pub(super) context: &'a Context,
+    /// The folder of compiled kernels.
+    pub(super) cache: Option<&'a Path>,
+}
+
 /// A function and its largest launch.
 #[derive(Debug)]
 struct Launch {
@@ -66,11 +74,11 @@ struct Launch {
 
 impl Kernel {
     /// Loads the kernels of a rank.
-    pub(super) fn load(comm: &Communicator, lowered: Lowered, plan: &RankPlan) -> Result<Self> {
+    pub(super) fn load(loader: Loader<'_>, lowered: Lowered, plan: &RankPlan) -> Result<Self> {
         let Lowered { mut kernel, addresses } = lowered;
         let any_grid = kernel.runs_with_any_grid();
         let lines = kernel.packets == ptx::PacketForm::Ll128;
-        let all = launch(comm, &kernel)?;
+        let all = launch(loader, &kernel)?;
         let rows = kernel.args_rows();
         let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
         let rows = rows.chunks_exact(2).map(pair).collect();
@@ -82,7 +90,7 @@ impl Kernel {
         };
         let few = (kernel.threads > few_threads).then(|| {
             kernel.threads = few_threads;
-            launch(comm, &kernel)
+            launch(loader, &kernel)
         });
         Ok(Self {
             all,
@@ -133,8 +141,8 @@ impl Kernel {
     }
 }
 
-fn launch(comm: &Communicator, kernel: &ptx::Kernel) -> Result<Launch> {
-    let function = load_plan(comm.context(), kernel, comm.config().cache.as_deref())?;
+fn launch(loader: Loader<'_>, kernel: &ptx::Kernel) -> Result<Launch> {
+    let function = load_plan(loader.context, kernel, loader.cache)?;
     let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
     let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
     // Blocks wait for those of peers, which wait for others of this rank: all of them must fit the device at once. A cooperative

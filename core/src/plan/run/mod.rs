@@ -4,6 +4,7 @@
 //! [`Executor::execute`] is one launch.
 
 mod agreement;
+mod alone;
 mod arena;
 mod buffers;
 mod call;
@@ -23,12 +24,14 @@ mod rows;
 mod sizes;
 mod touched;
 mod trace;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod traced;
 
+pub use alone::{Steps, prepare_alone};
 pub use buffers::PlanBuffers;
 pub use config::ExecutorConfig;
 pub use executor::Executor;
