@@ -1,6 +1,6 @@
 //! The description of a plan's kernel.
 
-use super::{Element, Number, Signal, Step, Wait};
+use super::{Element, Move, Number, Signal, Step, Wait};
 
 /// The kernel of one rank: one launch is one call of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,8 +48,8 @@ impl Kernel {
     }
 
     /// Whether a launch may have fewer blocks than [`blocks`](Self::blocks), from one on, and another number in each call: all
-    /// moves are of equally many chunks and shared by all blocks, block k as member k, and only the first block does anything
-    /// else but sync. The shares are then those of the launch's blocks, by which
+    /// moves are of equally many chunks, the same in all blocks and shared by them, block k as member k, and only the first block
+    /// does anything else but sync. The shares are then those of the launch's blocks, by which
     /// [`PlanArgs::grid_magic`](crate::abi::PlanArgs::grid_magic) divides.
     ///
     /// Equal ranges have equal shares, so what a block reads of its own writes stays its own whatever the grid.
@@ -59,6 +59,14 @@ impl Kernel {
             _ => None,
         });
         let first = counts.next();
+        // What all blocks share of each move.
+        let moves = |shape: &Shape| -> Vec<Move> {
+            let moves = shape.steps.iter().filter_map(|step| match step {
+                Step::Move(moved) => Some(Move { share: None, ..moved.clone() }),
+                _ => None,
+            });
+            moves.collect()
+        };
         self.blocks.len() > 1
             && first
                 .is_some_and(|first| matches!(first, Number::Fixed(_)) && counts.all(|count| count == first))
@@ -71,6 +79,8 @@ impl Kernel {
                     _ => false,
                 })
             })
+            // A launch without some of the blocks would leave out what only they move.
+            && self.shapes.windows(2).all(|pair| moves(&pair[0]) == moves(&pair[1]))
     }
 }
 

@@ -12,6 +12,7 @@ mod compile;
 mod config;
 mod enqueue;
 mod executor;
+mod grid;
 mod kernel;
 mod lane;
 mod multicast;
@@ -35,7 +36,7 @@ pub use alone::{Steps, prepare_alone};
 pub use buffers::PlanBuffers;
 pub use config::ExecutorConfig;
 pub use executor::Executor;
-pub(super) use kernel::threads;
+pub(super) use grid::Grids;
 pub(crate) use rows::{Numbers, Rows};
 pub(super) use sizes::Chunks;
 
