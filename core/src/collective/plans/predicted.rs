@@ -91,7 +91,8 @@ fn all_reduces(packet: &Plan, plain: &Plan, wrong: &mut Vec<String>) {
 /// Blocks of those kernels did not send and receive at once, as a sync between says here.
 fn packets(wrong: &mut Vec<String>) {
     let sizes = [K, 4 * K, 16 * K, 64 * K, 256 * K];
-    let (same, half): (fn(u64) -> u64, fn(u64) -> u64) = (|bytes| bytes, |bytes| bytes / 2);
+    let same = |bytes| bytes;
+    let half = |bytes| bytes / 2;
     type Column = (Kind, fn(u64) -> u64, [f64; 5]);
     let columns: [Column; 7] = [
         (Kind::AllReduce, same, [2.27, 2.27, 2.62, 2.95, 4.05]),
