@@ -138,6 +138,8 @@ fn globals(target: Target) -> Vec<(String, u64)> {
     let mut table = abi::symbols();
     table.push(("sm".to_owned(), target.sm.into()));
     table.push(("ptx".to_owned(), target.ptx.into()));
+    table.push(("UNIT_DATA".to_owned(), plan::UNIT_DATA.into()));
+    table.push(("UNIT_LINES".to_owned(), plan::UNIT_LINES.into()));
     table
 }
 
