@@ -18,6 +18,7 @@ mod fetching;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod handlers;
+mod handshake;
 mod head;
 mod hello;
 mod hub;
@@ -28,6 +29,7 @@ mod lent;
 mod line;
 mod linking;
 mod links;
+mod lives;
 mod long;
 mod mappings;
 mod member;
