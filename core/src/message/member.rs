@@ -293,6 +293,11 @@ impl Member {
         for line in self.lines() {
             let (late, due) = {
                 let mut reads = lock(&line.reads);
+                if reads.expire_transfers() {
+                    // They end in a turn, when their devices write nothing more.
+                    line.note_transfers(&reads);
+                    self.mark_dirty();
+                }
                 (reads.expire(), reads.next_deadline())
             };
             if !late.is_empty() {

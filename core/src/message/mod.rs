@@ -1,4 +1,4 @@
-//! Messages and remote reads between processes: point to point, without a GPU.
+//! Messages and remote reads between processes: point to point, without a GPU. Memory of GPUs joins by a contract.
 
 mod address;
 mod batch;
@@ -7,6 +7,7 @@ mod config;
 mod connecting;
 mod copying;
 mod credit;
+pub(crate) mod device;
 mod dispatch;
 mod door;
 mod driving;
@@ -17,6 +18,7 @@ mod fetches;
 mod fetching;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod handing;
 mod handlers;
 mod handshake;
 mod head;
@@ -48,10 +50,12 @@ mod sent;
 mod serving;
 mod shared;
 mod sleeping;
+mod staging;
 mod tcp;
 mod tending;
 mod thread;
 mod tokens;
+mod transfers;
 mod verbs;
 mod wire;
 
@@ -78,6 +82,7 @@ pub use ring::BareRing;
 pub use crate::net::{Secret, SecretText};
 pub use address::Address;
 pub use config::{MAX_EAGER, MessengerConfig};
+pub use device::Target;
 pub use dispatch::PeerEvent;
 pub use exposed::Exposed;
 pub use handlers::Queue;

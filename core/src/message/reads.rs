@@ -7,6 +7,7 @@
 //! ([`Fetches`]). So all reads end in the order of the calls, whatever way each takes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::fetches::{Fetches, Step};
 use super::head::{Head, Operation};
@@ -15,6 +16,7 @@ use super::mappings::{Copying, Mapping, Mappings};
 use super::one_sided::OneSided;
 use super::reading::{Completion, Finished, Queue, Reading, Way, broken, oldest};
 use super::tokens::Token;
+use super::transfers::{HandedDevice, Part, Transfer, Transfers, Turn, is_before, unasked};
 use super::wire::Landing;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,6 +39,8 @@ pub(super) struct Reads {
     /// Whether the link has devices that can read.
     fetches: bool,
     fetched: Fetches,
+    /// Reads into the memory of devices, of which parts are in the queue.
+    transfers: Transfers,
     /// Where data of the oldest read lands. Only the thread that pulls touches it, so that memory into which the system
     /// receives is not freed meanwhile.
     landing: Option<Vec<u8>>,
@@ -62,34 +66,141 @@ impl Reads {
         completion: &mut Option<Completion>,
         most: usize,
     ) -> Result<u32> {
+        self.check(most)?;
+        let id = self.begin(deadline);
+        let way = Way::new(
+            self.maps && token.shared && !token.device,
+            self.fetches && !token.device && !into.is_empty(),
+        );
+        self.queue.push_back(Reading {
+            id,
+            token,
+            offset,
+            length: into.len(),
+            into,
+            got: 0,
+            begun: 0,
+            way,
+            deadline,
+            transfer: None,
+            completion: completion.take(),
+        });
+        Ok(id)
+    }
+
+    /// Queues a read into the memory of a device; returns its number. Takes the transfer unless it returns an error: then the caller drops it,
+    /// without the lock of the reads.
+    pub(super) fn add_transfer(&mut self, transfer: &mut Option<Transfer>, most: usize) -> Result<u32> {
+        self.check(most)?;
+        let Some(transfer) = transfer.take() else { return Ok(self.next) };
+        let id = self.begin(transfer.deadline);
+        self.transfers.add(Transfer { id, ..transfer });
+        Ok(id)
+    }
+
+    /// An error if no read can be added to at most `most`.
+    fn check(&self, most: usize) -> Result<()> {
         if let Some(error) = &self.ended {
             return Err(error.clone().of("read"));
         }
-        if self.queue.len() >= most {
+        if self.queue.len() + self.transfers.len() >= most {
             let text = format!(
                 "{most} reads from this peer are under way; wait for some of them, or raise `with_reads`"
             );
             return Err(Error::new(ErrorKind::Exhausted, "read", text));
         }
+        Ok(())
+    }
+
+    /// The number of a new read with a deadline.
+    fn begin(&mut self, deadline: Deadline) -> u32 {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let (length, completion) = (into.len(), completion.take());
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        let way = Way::new(self.maps && token.shared, self.fetches && length > 0);
-        let (got, begun) = (0, 0);
-        self.queue.push_back(Reading {
-            id,
-            token,
-            offset,
-            into,
-            length,
-            got,
-            begun,
-            way,
-            deadline,
-            completion,
-        });
-        Ok(id)
+        id
+    }
+
+    /// Moves reads into devices on. Gives those that have ended to `deliver`.
+    pub(super) fn step_transfers(
+        &mut self,
+        revoked: &dyn Fn() -> Error,
+        deliver: &mut dyn FnMut(Finished),
+    ) -> Turn {
+        if self.ended.is_some() || self.transfers.is_empty() {
+            return Turn::default();
+        }
+        let Self { transfers, queue, next, maps, fetches, .. } = self;
+        let mut given_up = Vec::new();
+        let mut issue = |transfer, part: Part| {
+            let id = *next;
+            *next = next.wrapping_add(1);
+            let Part { token, offset, into, maps: asks } = part;
+            let may_map = asks || (*maps && token.shared && !token.device);
+            queue.push_back(Reading {
+                id,
+                token,
+                offset,
+                length: into.len(),
+                way: Way::new(may_map, *fetches && !token.device && !into.is_empty()),
+                into,
+                got: 0,
+                begun: 0,
+                // The whole has one.
+                deadline: Deadline::after(Duration::MAX),
+                transfer: Some(transfer),
+                completion: Some(Box::new(drop)),
+            });
+            id
+        };
+        let turn = transfers.step(*maps, revoked, &mut issue, &mut given_up);
+        self.drop_parts(given_up);
+        self.transfers.settle(None, deliver);
+        turn
+    }
+
+    /// Whether there are reads into devices.
+    pub(super) fn has_transfers(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
+    /// A read has ended. Gives all that are to be told of now to `deliver`, in order; says whether a read into a device has to be
+    /// moved on.
+    pub(super) fn settle(&mut self, finished: Finished, deliver: &mut dyn FnMut(Finished)) -> bool {
+        let Some(transfer) = finished.transfer else {
+            self.transfers.settle(Some(finished), deliver);
+            return false;
+        };
+        let given_up = self.transfers.part_ended(transfer, finished.id, finished.outcome);
+        self.drop_parts(given_up);
+        self.transfers.settle(None, deliver);
+        true
+    }
+
+    /// Gives up parts of a read into a device that has failed. Their owner is not told: it is not much.
+    fn drop_parts(&mut self, parts: Vec<u32>) {
+        for id in parts {
+            let why = Error::new(ErrorKind::Aborted, "read", "the read that it is a part of has failed");
+            drop(self.cancel(id, why));
+        }
+    }
+
+    /// The owner has handed over the memory of a device, for the oldest read; `None` if that failed on the way.
+    pub(super) fn handed(&mut self, id: u32, handed: Option<HandedDevice>) -> Result<Option<Finished>> {
+        let asked_for = self.waits_for_mapping && self.asked == 1;
+        let reading = oldest(&mut self.queue, self.asked, id)?;
+        let Some(transfer) = reading.transfer.filter(|_| asked_for && reading.token.device) else {
+            return Err(unasked());
+        };
+        (self.asked, self.waits_for_mapping) = (0, false);
+        let Some(reading) = self.queue.pop_front() else { return Ok(None) };
+        match handed {
+            Some(handed) if reading.completion.is_some() => {
+                self.transfers.handed(transfer, id, handed);
+                Ok(None)
+            }
+            // As if the owner had answered with data, of which there is none.
+            _ => Ok(reading.end(Ok(Vec::new()))),
+        }
     }
 
     /// Asks for reads that were not asked for yet, at most `depth` at a time, with `push`, until that has no room. True if all
@@ -173,7 +284,7 @@ impl Reads {
     pub(super) fn mapped(&mut self, id: u32, mapping: Option<Arc<Mapping>>) -> Result<Option<Finished>> {
         let asked_for = self.waits_for_mapping && self.asked == 1;
         let reading = oldest(&mut self.queue, self.asked, id)?;
-        if !asked_for || reading.got > 0 {
+        if !asked_for || reading.got > 0 || reading.token.device {
             return Err(broken(format!("memory for read {id}, which waits for data")));
         }
         (self.asked, self.waits_for_mapping) = (0, false);
@@ -247,28 +358,29 @@ impl Reads {
             (reading.into, reading.got) = (copy.into, copy.got);
             return None;
         }
-        let completion = self.queue.pop_front()?.completion?;
-        Some(Finished { completion, outcome: valid.map(|()| copy.into) })
+        self.queue.pop_front()?.end(valid.map(|()| copy.into))
     }
 
     /// Whether nothing is under way.
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.transfers.is_empty()
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn mappings(&self) -> usize {
-        self.mappings.len()
+        self.mappings.len() + self.transfers.mappings()
     }
 
     /// Unmaps memory that is not exposed any more.
     pub(super) fn sweep(&mut self) {
         self.mappings.sweep();
+        self.transfers.sweep();
     }
 
     /// When to look at the deadlines; `None` if there are none.
     pub(super) fn next_deadline(&self) -> Option<Deadline> {
-        self.due.filter(|_| self.queue.iter().any(|reading| reading.completion.is_some()))
+        let is_open = |reading: &Reading| reading.completion.is_some() && reading.transfer.is_none();
+        self.due.filter(|_| self.transfers.deadline().is_some() || self.queue.iter().any(is_open))
     }
 
     /// Where the data of `head` goes that is still to come, `done` bytes having landed.
@@ -301,9 +413,9 @@ impl Reads {
             };
         }
         let into = self.landing.take();
-        Ok(self.pop().and_then(|reading| {
-            let outcome = Ok(into.unwrap_or(reading.into));
-            reading.completion.map(|completion| Finished { completion, outcome })
+        Ok(self.pop().and_then(|mut reading| {
+            let bytes = into.unwrap_or_else(|| std::mem::take(&mut reading.into));
+            reading.end(Ok(bytes))
         }))
     }
 
@@ -322,15 +434,14 @@ impl Reads {
         oldest(&mut self.queue, self.asked, id)?;
         self.landing = None;
         let reading = self.pop();
-        Ok(reading.and_then(|reading| {
-            reading.completion.map(|completion| Finished { completion, outcome: Err(why) })
-        }))
+        Ok(reading.and_then(|reading| reading.end(Err(why))))
     }
 
     /// Gives up read `id`, if it has not ended. True besides if the owner has been asked for it.
     pub(super) fn cancel(&mut self, id: u32, why: Error) -> Option<(Finished, bool)> {
         let index = self.queue.iter().position(|reading| reading.id == id)?;
         let completion = self.queue[index].completion.take()?;
+        let transfer = self.queue[index].transfer;
         let asked = index < self.asked;
         if asked {
             // Its place in the order stays, until the owner has answered.
@@ -340,7 +451,24 @@ impl Reads {
         } else if index > 0 || !self.copying {
             self.queue.remove(index);
         }
-        Some((Finished { completion, outcome: Err(why) }, asked))
+        Some((Finished { id, completion, outcome: Err(why), transfer, target: None }, asked))
+    }
+
+    /// Gives up read `id` into a device, if it has not ended: it ends when the device writes nothing more, with `why`. False if it has.
+    pub(super) fn cancel_transfer(&mut self, id: u32, why: Error) -> bool {
+        let is_open = self.transfers.is_open(id);
+        let parts = self.transfers.give_up(id, why);
+        self.drop_parts(parts);
+        is_open
+    }
+
+    /// Gives up reads into devices whose deadline has passed; says whether there are any.
+    pub(super) fn expire_transfers(&mut self) -> bool {
+        let late = self.transfers.late();
+        for id in &late {
+            self.cancel_transfer(*id, late_error());
+        }
+        !late.is_empty()
     }
 
     /// The reads whose deadline has passed; of each whether the owner has been asked for it.
@@ -348,14 +476,13 @@ impl Reads {
         if self.due.is_none_or(|due| !due.expired()) {
             return Vec::new();
         }
-        let open = || self.queue.iter().filter(|reading| reading.completion.is_some());
+        let is_open = |reading: &&Reading| reading.completion.is_some() && reading.transfer.is_none();
+        let open = || self.queue.iter().filter(is_open);
         let late: Vec<u32> =
             open().filter(|reading| reading.deadline.expired()).map(|reading| reading.id).collect();
-        self.due = open().filter(|reading| !late.contains(&reading.id)).map(|reading| reading.deadline).min();
-        let end = |id| {
-            let error = Error::timeout("read", "the deadline of a read passed before its data came");
-            self.cancel(id, error).map(|(finished, asked)| (id, finished, asked))
-        };
+        let due = open().filter(|reading| !late.contains(&reading.id)).map(|reading| reading.deadline);
+        self.due = due.chain(self.transfers.deadline()).min();
+        let end = |id| self.cancel(id, late_error()).map(|(finished, asked)| (id, finished, asked));
         late.into_iter().filter_map(end).collect()
     }
 
@@ -366,10 +493,17 @@ impl Reads {
         self.fetched.clear();
         (self.asked, self.waits_for_mapping) = (0, false);
         let queue = std::mem::take(&mut self.queue);
-        let completions: Vec<Completion> =
-            queue.into_iter().filter_map(|reading| reading.completion).collect();
-        let outcome = |completion| Finished { completion, outcome: Err(why.clone().of("read")) };
-        completions.into_iter().map(outcome).collect()
+        let reads = queue.into_iter().filter(|reading| reading.transfer.is_none());
+        let mut all: Vec<Finished> =
+            reads.filter_map(|reading| reading.end(Err(why.clone().of("read")))).collect();
+        all.extend(self.transfers.fail(why));
+        // All began within half of the numbers.
+        if let Some(first) =
+            all.iter().map(|finished| finished.id).reduce(|a, b| if is_before(b, a) { b } else { a })
+        {
+            all.sort_by_key(|finished| finished.id.wrapping_sub(first));
+        }
+        all
     }
 
     /// Gives up the place of data that was landing. Nobody pulls any more.
@@ -391,6 +525,10 @@ impl Reads {
             self.queue = Queue::new();
         }
     }
+}
+
+fn late_error() -> Error {
+    Error::timeout("read", "the deadline of a read passed before its data came")
 }
 
 impl std::fmt::Debug for Reads {
