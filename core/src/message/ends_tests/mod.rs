@@ -4,6 +4,7 @@ mod crossing;
 mod ends;
 mod flow;
 mod owners;
+mod staged;
 
 use std::collections::VecDeque;
 use std::fs::File;
