@@ -36,6 +36,8 @@ struct Faults {
     swallowed: AtomicUsize,
     /// Bytes of answers that the wire has taken to send them later.
     lent: AtomicUsize,
+    /// Descriptors that are not handed over, as bits: the lowest one is the next.
+    refused: AtomicUsize,
     /// The wire keeps what is pushed until this ends.
     holds: AtomicBool,
 }
@@ -155,7 +157,9 @@ impl Wire for Faulty {
     }
 
     fn send_descriptor(&self, fd: BorrowedFd<'_>) -> bool {
-        self.inner.send_descriptor(fd)
+        let refused = self.faults.refused.load(Ordering::Acquire);
+        self.faults.refused.store(refused >> 1, Ordering::Release);
+        refused & 1 == 0 && self.inner.send_descriptor(fd)
     }
 
     fn take_descriptor(&self) -> Option<OwnedFd> {
