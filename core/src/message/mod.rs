@@ -42,6 +42,7 @@ mod one_sided;
 mod peer;
 mod progress;
 mod reading;
+mod reading_into;
 mod reads;
 mod received;
 mod revocation;

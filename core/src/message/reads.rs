@@ -7,7 +7,6 @@
 //! ([`Fetches`]). So all reads end in the order of the calls, whatever way each takes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::fetches::{Fetches, Step};
 use super::head::{Head, Operation};
@@ -16,7 +15,7 @@ use super::mappings::{Copying, Mapping, Mappings};
 use super::one_sided::OneSided;
 use super::reading::{Completion, Finished, Queue, Reading, Way, broken, oldest};
 use super::tokens::Token;
-use super::transfers::{HandedDevice, Part, Transfer, Transfers, Turn, is_before, unasked};
+use super::transfers::{Transfers, is_before};
 use super::wire::Landing;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,29 +24,29 @@ use crate::wire::Writer;
 /// The reads of one link.
 #[derive(Default)]
 pub(super) struct Reads {
-    next: u32,
-    queue: Queue,
+    pub(super) next: u32,
+    pub(super) queue: Queue,
     /// How many at the front of the queue the owner has been asked for.
-    asked: usize,
+    pub(super) asked: usize,
     /// The last of these was asked for a mapping. Nothing behind it has been asked for.
-    waits_for_mapping: bool,
+    pub(super) waits_for_mapping: bool,
     /// A thread copies for the oldest read, and has taken the place for its bytes.
     copying: bool,
     /// Whether the link can carry descriptors.
-    maps: bool,
+    pub(super) maps: bool,
     mappings: Mappings,
     /// Whether the link has devices that can read.
-    fetches: bool,
+    pub(super) fetches: bool,
     fetched: Fetches,
     /// Reads into the memory of devices, of which parts are in the queue.
-    transfers: Transfers,
+    pub(super) transfers: Transfers,
     /// Where data of the oldest read lands. Only the thread that pulls touches it, so that memory into which the system
     /// receives is not freed meanwhile.
     landing: Option<Vec<u8>>,
     /// No deadline is earlier than this.
     due: Option<Deadline>,
     /// Why there are no reads any more.
-    ended: Option<Error>,
+    pub(super) ended: Option<Error>,
 }
 
 impl Reads {
@@ -88,18 +87,8 @@ impl Reads {
         Ok(id)
     }
 
-    /// Queues a read into the memory of a device; returns its number. Takes the transfer unless it returns an error: then the caller drops it,
-    /// without the lock of the reads.
-    pub(super) fn add_transfer(&mut self, transfer: &mut Option<Transfer>, most: usize) -> Result<u32> {
-        self.check(most)?;
-        let Some(transfer) = transfer.take() else { return Ok(self.next) };
-        let id = self.begin(transfer.deadline);
-        self.transfers.add(Transfer { id, ..transfer });
-        Ok(id)
-    }
-
     /// An error if no read can be added to at most `most`.
-    fn check(&self, most: usize) -> Result<()> {
+    pub(super) fn check(&self, most: usize) -> Result<()> {
         if let Some(error) = &self.ended {
             return Err(error.clone().of("read"));
         }
@@ -113,94 +102,11 @@ impl Reads {
     }
 
     /// The number of a new read with a deadline.
-    fn begin(&mut self, deadline: Deadline) -> u32 {
+    pub(super) fn begin(&mut self, deadline: Deadline) -> u32 {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
         id
-    }
-
-    /// Moves reads into devices on. Gives those that have ended to `deliver`.
-    pub(super) fn step_transfers(
-        &mut self,
-        revoked: &dyn Fn() -> Error,
-        deliver: &mut dyn FnMut(Finished),
-    ) -> Turn {
-        if self.ended.is_some() || self.transfers.is_empty() {
-            return Turn::default();
-        }
-        let Self { transfers, queue, next, maps, fetches, .. } = self;
-        let mut given_up = Vec::new();
-        let mut issue = |transfer, part: Part| {
-            let id = *next;
-            *next = next.wrapping_add(1);
-            let Part { token, offset, into, maps: asks } = part;
-            let may_map = asks || (*maps && token.shared && !token.device);
-            queue.push_back(Reading {
-                id,
-                token,
-                offset,
-                length: into.len(),
-                way: Way::new(may_map, *fetches && !token.device && !into.is_empty()),
-                into,
-                got: 0,
-                begun: 0,
-                // The whole has one.
-                deadline: Deadline::after(Duration::MAX),
-                transfer: Some(transfer),
-                completion: Some(Box::new(drop)),
-            });
-            id
-        };
-        let turn = transfers.step(*maps, revoked, &mut issue, &mut given_up);
-        self.drop_parts(given_up);
-        self.transfers.settle(None, deliver);
-        turn
-    }
-
-    /// Whether there are reads into devices.
-    pub(super) fn has_transfers(&self) -> bool {
-        !self.transfers.is_empty()
-    }
-
-    /// A read has ended. Gives all that are to be told of now to `deliver`, in order; says whether a read into a device has to be
-    /// moved on.
-    pub(super) fn settle(&mut self, finished: Finished, deliver: &mut dyn FnMut(Finished)) -> bool {
-        let Some(transfer) = finished.transfer else {
-            self.transfers.settle(Some(finished), deliver);
-            return false;
-        };
-        let given_up = self.transfers.part_ended(transfer, finished.id, finished.outcome);
-        self.drop_parts(given_up);
-        self.transfers.settle(None, deliver);
-        true
-    }
-
-    /// Gives up parts of a read into a device that has failed. Their owner is not told: it is not much.
-    fn drop_parts(&mut self, parts: Vec<u32>) {
-        for id in parts {
-            let why = Error::new(ErrorKind::Aborted, "read", "the read that it is a part of has failed");
-            drop(self.cancel(id, why));
-        }
-    }
-
-    /// The owner has handed over the memory of a device, for the oldest read; `None` if that failed on the way.
-    pub(super) fn handed(&mut self, id: u32, handed: Option<HandedDevice>) -> Result<Option<Finished>> {
-        let asked_for = self.waits_for_mapping && self.asked == 1;
-        let reading = oldest(&mut self.queue, self.asked, id)?;
-        let Some(transfer) = reading.transfer.filter(|_| asked_for && reading.token.device) else {
-            return Err(unasked());
-        };
-        (self.asked, self.waits_for_mapping) = (0, false);
-        let Some(reading) = self.queue.pop_front() else { return Ok(None) };
-        match handed {
-            Some(handed) if reading.completion.is_some() => {
-                self.transfers.handed(transfer, id, handed);
-                Ok(None)
-            }
-            // As if the owner had answered with data, of which there is none.
-            _ => Ok(reading.end(Ok(Vec::new()))),
-        }
     }
 
     /// Asks for reads that were not asked for yet, at most `depth` at a time, with `push`, until that has no room. True if all
@@ -454,23 +360,6 @@ impl Reads {
         Some((Finished { id, completion, outcome: Err(why), transfer, target: None }, asked))
     }
 
-    /// Gives up read `id` into a device, if it has not ended: it ends when the device writes nothing more, with `why`. False if it has.
-    pub(super) fn cancel_transfer(&mut self, id: u32, why: Error) -> bool {
-        let is_open = self.transfers.is_open(id);
-        let parts = self.transfers.give_up(id, why);
-        self.drop_parts(parts);
-        is_open
-    }
-
-    /// Gives up reads into devices whose deadline has passed; says whether there are any.
-    pub(super) fn expire_transfers(&mut self) -> bool {
-        let late = self.transfers.late();
-        for id in &late {
-            self.cancel_transfer(*id, late_error());
-        }
-        !late.is_empty()
-    }
-
     /// The reads whose deadline has passed; of each whether the owner has been asked for it.
     pub(super) fn expire(&mut self) -> Vec<(u32, Finished, bool)> {
         if self.due.is_none_or(|due| !due.expired()) {
@@ -527,7 +416,7 @@ impl Reads {
     }
 }
 
-fn late_error() -> Error {
+pub(super) fn late_error() -> Error {
     Error::timeout("read", "the deadline of a read passed before its data came")
 }
 
