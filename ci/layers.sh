@@ -70,7 +70,7 @@ check_modules() { # SRC
             (map { $_ => 1 } qw(net shm gpu rdma)),
             (map { $_ => 2 } qw(bootstrap)),
             (map { $_ => 3 } qw(group message)),
-            (map { $_ => 4 } qw(ledger)),
+            (map { $_ => 4 } qw(device_messages ledger)),
             (map { $_ => 5 } qw(setup)),
             (map { $_ => 6 } qw(memory)),
             (map { $_ => 7 } qw(transport)),

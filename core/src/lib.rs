@@ -43,7 +43,7 @@
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group, [`message`] |
-//! | 4 | ledger |
+//! | 4 | device_messages, ledger |
 //! | 5 | setup |
 //! | 6 | memory |
 //! | 7 | transport |
@@ -70,6 +70,7 @@ pub mod bootstrap;
 mod group;
 pub mod message;
 
+mod device_messages;
 mod ledger;
 mod memory;
 mod setup;
