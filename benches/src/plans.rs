@@ -94,8 +94,8 @@ fn kernel() -> Result<()> {
     Ok(())
 }
 
-/// What a rank does on its own to prepare the plan, for one type and reduction: with the driver's compiler, and with what an
-/// earlier process has left in the cache. The driver is that of `AQUEDUCT_DRIVER`.
+/// Measures a rank's own part of preparing the plan, for one type and reduction: with the driver's compiler, and with the cache of an
+/// earlier process. The driver is that of `AQUEDUCT_DRIVER`.
 fn prepare() -> Result<()> {
     let plan = of_eight()?;
     let driver = Driver::select(Some(cuda_soft::driver_table))?;

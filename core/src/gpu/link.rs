@@ -14,7 +14,7 @@ use super::module::Module;
 use super::params::Declared;
 use crate::error::{Error, Result};
 
-/// What a kept kernel is known by, in place of its text, which takes longer to write than the code takes to load.
+/// The name of a kept kernel. Its text would do, too, but takes longer to write than the code takes to load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptKernel<'a> {
     /// Digest of everything from which the text is written.

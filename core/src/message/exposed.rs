@@ -250,7 +250,7 @@ impl Exposures {
             _ if !entry.is_worth_a_key(length) => return Ok(None),
             _ => entry.memory.clone(),
         };
-        // What a device reads over the network is not registered with it: its owner stages it.
+        // Memory of a device is not registered with a NIC: its owner stages it.
         let Lending::Bytes(bytes) = bytes else { return Ok(None) };
         // Without the lock: it takes its time with large memory.
         drop(slots);

@@ -74,7 +74,7 @@ struct Mapped {
     memory: Arc<dyn DeviceMapping>,
 }
 
-/// What the owner has handed over: the page with the word of the exposure, and the memory with its description.
+/// A device's memory as its owner has handed it over: the page with the word of the exposure, and the memory with its description.
 pub(super) struct HandedDevice {
     pub(super) word: Mapping,
     pub(super) descriptor: OwnedFd,

@@ -20,7 +20,7 @@ const SMALL_UNITS_OF_HALVES: u64 = 8192;
 /// Units of 8 bytes that a warp handles together as LL128 lines.
 const LINE_UNITS: u64 = UNIT_DATA as u64 / 8;
 
-/// What the steps of a rank's kernel say of its launches.
+/// Properties of a kernel's steps on which its launches depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     /// A call has no more blocks than its message needs.
@@ -106,7 +106,7 @@ impl Grids {
 }
 
 impl Form {
-    /// That of the kernel which a rank's part of a plan becomes.
+    /// The form of the kernel that a rank's part of a plan becomes.
     fn of(plan: &Plan, rank: &RankPlan) -> Self {
         let halves = plan.settings.threads_per_block.is_multiple_of(64)
             && !plan.settings.variable_chunks
@@ -191,7 +191,7 @@ mod tests {
     use super::super::lower::{Averages, Ways, lower};
     use super::*;
 
-    /// What a plan says of its launches is what its kernels say.
+    /// The form that a plan has is that of its kernels.
     #[test]
     fn plans_and_their_kernels_agree() {
         let mut plans = samples::all();
