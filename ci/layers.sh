@@ -66,11 +66,11 @@ check_modules() { # SRC
     perl -e '
         use strict; use warnings;
         my %layer = (
-            (map { $_ => 0 } qw(error deadline descriptors abort env failure outcome fault fork logging service_thread wire volatile sync)),
+            (map { $_ => 0 } qw(error deadline descriptors digest abort env failure outcome fault fork logging service_thread wire volatile sync)),
             (map { $_ => 1 } qw(net shm gpu rdma)),
             (map { $_ => 2 } qw(bootstrap)),
             (map { $_ => 3 } qw(group message)),
-            (map { $_ => 4 } qw(ledger)),
+            (map { $_ => 4 } qw(device_messages ledger)),
             (map { $_ => 5 } qw(setup)),
             (map { $_ => 6 } qw(memory)),
             (map { $_ => 7 } qw(transport)),

@@ -1,22 +1,26 @@
 //! CPU time and memory of plans: made, checked, predicted, and turned into kernels.
 //! `cargo run --release -p aqueduct-benches --bin plans`
 //!
-//! Every subject runs in a process of its own, whose peak of resident memory stands behind its time. Needs no GPU.
+//! Every subject runs in a process of its own, whose peak of resident memory stands behind its time. Needs no GPU; `prepare` uses
+//! the one there is.
 
 use std::io::{Error, Result as IoResult};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use aqueduct::Result;
+use aqueduct::gpu::{Context, Device, Driver};
+use aqueduct::internals::plans::{Steps, prepare_alone};
 use aqueduct::plan::cost::{Machine, predict};
-use aqueduct::plan::{self, Element, Plan, check, pass, programs};
+use aqueduct::plan::{self, Element, ExecutorConfig, Plan, check, pass, programs};
 
 /// Ranks of the large plans.
 const MANY: u32 = 1024;
 /// Kernels are made so often; the fastest counts, the others waited for memory.
 const ROUNDS: usize = 15;
 
-const SUBJECTS: [&str; 3] = ["ring", "recursive-halving", "kernel"];
+const SUBJECTS: [&str; 4] = ["ring", "recursive-halving", "kernel", "prepare"];
 
 fn main() -> ExitCode {
     match std::env::args().nth(1) {
@@ -45,6 +49,7 @@ fn run(subject: &str) -> IoResult<()> {
 fn measure(subject: &str) -> Result<()> {
     match subject {
         "kernel" => kernel(),
+        "prepare" => prepare(),
         algorithm => large(algorithm),
     }
 }
@@ -71,17 +76,52 @@ fn large(algorithm: &str) -> Result<()> {
     Ok(())
 }
 
-/// The kernel of a rank of eight, with 64 blocks.
-fn kernel() -> Result<()> {
-    let plan = programs::find("all-reduce", Some("two-shot"))?
+/// A plan of eight ranks with 64 blocks each.
+fn of_eight() -> Result<Plan> {
+    programs::find("all-reduce", Some("two-shot"))?
         .program(8, &programs::Choices { chunk_factor: Some(64), ..Default::default() })?
-        .compile()?;
+        .compile()
+}
+
+/// The kernel of a rank.
+fn kernel() -> Result<()> {
+    let plan = of_eight()?;
     let blocks = plan.ranks[0].blocks.len();
     let name = format!("all-reduce two-shot, 8 ranks, {blocks} blocks");
     fastest(&format!("{name}: check"), || check::check(&plan).len())?;
     fastest(&format!("{name}: PTX of a rank"), || text(&plan).len())?;
     println!("# {name}: {} bytes of PTX", text(&plan).len());
     Ok(())
+}
+
+/// Measures a rank's own part of preparing the plan, for one type and reduction: with the driver's compiler, and with the cache of an
+/// earlier process. The driver is that of `AQUEDUCT_DRIVER`.
+fn prepare() -> Result<()> {
+    let plan = of_eight()?;
+    let driver = Driver::select(Some(cuda_soft::driver_table))?;
+    let context = Context::new(&Device::of_rank(&driver, 0)?)?;
+    let config = ExecutorConfig::default().with_variants([(Element::F16, None)]);
+    let cache = std::env::temp_dir().join(format!("aqueduct-plans-{}", std::process::id()));
+    println!("# driver: {}", driver.provenance());
+    let once = |name: &str, cache: Option<&Path>| {
+        let steps = prepare_alone(&context, cache, &plan, 0, &config)?;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let Steps { check, digest, kernels } = steps;
+        let (all, check, digest, kernels) =
+            (ms(check + digest + kernels), ms(check), ms(digest), ms(kernels));
+        println!(
+            "prepare {name:<28} {all:>8.2} ms = check {check:.2} + digest {digest:.2} + kernels {kernels:.2}"
+        );
+        Ok(())
+    };
+    let rounds = (0..5).try_for_each(|_| {
+        once("without a cache", None)?;
+        let _ = std::fs::remove_dir_all(&cache);
+        once("into an empty cache", Some(&cache))?;
+        once("from the cache", Some(&cache))
+    });
+    let _ = std::fs::remove_dir_all(&cache);
+    rounds
 }
 
 fn text(plan: &Plan) -> String {

@@ -43,7 +43,7 @@
 //! | 1 | net, shm, [`gpu`], rdma |
 //! | 2 | [`bootstrap`] |
 //! | 3 | group, [`message`] |
-//! | 4 | ledger |
+//! | 4 | device_messages, ledger |
 //! | 5 | setup |
 //! | 6 | memory |
 //! | 7 | transport |
@@ -56,6 +56,7 @@
 mod abort;
 mod deadline;
 mod descriptors;
+mod digest;
 mod error;
 mod failure;
 mod fork;
@@ -69,6 +70,7 @@ pub mod bootstrap;
 mod group;
 pub mod message;
 
+mod device_messages;
 mod ledger;
 mod memory;
 mod setup;
@@ -115,6 +117,11 @@ pub mod internals {
     /// The ring of messages within a host, without a messenger.
     pub mod ring {
         pub use crate::message::BareRing;
+    }
+
+    /// Preparation of plans without peers.
+    pub mod plans {
+        pub use crate::plan::{Steps, prepare_alone};
     }
 
     /// Probes a device's capabilities by using them.

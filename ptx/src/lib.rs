@@ -40,6 +40,15 @@ pub struct Instance {
     pub entries: Vec<String>,
 }
 
+/// Names the sources of which texts are written: the fragments, and the code of this crate. Another build of it, which may write
+/// another text of the same description, has another name.
+pub fn sources() -> String {
+    let compiled_in = env!("AQUEDUCT_PTX_SOURCES").to_owned();
+    #[cfg(feature = "mutants")]
+    let compiled_in = format!("{compiled_in} {:?}", replaced::replaced());
+    compiled_in
+}
+
 /// Writes the module of catalog row `kernel` for `target`.
 ///
 /// `params` gives values to the row's template parameters; one that is not given has its first allowed value.
@@ -129,6 +138,8 @@ fn globals(target: Target) -> Vec<(String, u64)> {
     let mut table = abi::symbols();
     table.push(("sm".to_owned(), target.sm.into()));
     table.push(("ptx".to_owned(), target.ptx.into()));
+    table.push(("UNIT_DATA".to_owned(), plan::UNIT_DATA.into()));
+    table.push(("UNIT_LINES".to_owned(), plan::UNIT_LINES.into()));
     table
 }
 

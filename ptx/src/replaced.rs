@@ -36,7 +36,8 @@ pub(crate) fn call(place: &Location<'_>, mut params: Vec<(String, String)>) -> O
     }
 }
 
-fn replaced() -> Option<&'static (String, String)> {
+/// The source that is replaced, and the text in its place.
+pub(crate) fn replaced() -> Option<&'static (String, String)> {
     static REPLACED: OnceLock<Option<(String, String)>> = OnceLock::new();
     let read = || {
         let file = std::env::var_os("PTX_REPLACED")?;

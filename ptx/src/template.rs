@@ -8,7 +8,7 @@
 //! | `#repeat N i` / `#end` | the lines `N` times, `${i}` counting from 0 |
 //!
 //! A directive continues on the next line after a trailing `\`. Known everywhere: `sm` (compute capability as in
-//! `sm_90`), `ptx` (version times ten) and the symbols of [`crate::abi`]. A name that is not known, and a
+//! `sm_90`), `ptx` (version times ten), `UNIT_DATA` and `UNIT_LINES` (a unit of LL128 packets) and the symbols of [`crate::abi`]. A name that is not known, and a
 //! name that was given and is never used, are both errors that carry file and line. A use in a branch
 //! that is not taken counts as a use.
 //!

@@ -103,6 +103,11 @@ impl Rank {
         Ok(self.gather(mine.to_le_bytes())?.into_iter().map(f64::from_le_bytes).fold(f64::MIN, f64::max))
     }
 
+    /// The smallest `mine` of all ranks.
+    pub(crate) fn min(&self, mine: u64) -> Result<u64> {
+        Ok(self.gather(mine.to_le_bytes())?.into_iter().map(u64::from_le_bytes).min().unwrap_or(mine))
+    }
+
     fn gather(&self, mine: [u8; 8]) -> Result<Vec<[u8; 8]>> {
         self.bootstrap
             .all_gather(&mine, self.deadline())?

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate, plan};
+use aqueduct_ptx::{Target, TemplateError, abi, entries, functions, instantiate, plan, sources};
 
+use crate::digest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, Function, KernelParam, Module};
+use crate::gpu::{Context, Function, KeptKernel, KernelParam, Module};
 
 macro_rules! params {
     ($($structure:ident),*) => {
@@ -43,13 +44,16 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
 /// # Errors
 /// `Plan` for a description that has no kernel, such as one with too many addresses; otherwise as for [`load_kernels`].
 pub(crate) fn load_plan(context: &Context, kernel: &plan::Kernel, cache: Option<&Path>) -> Result<Function> {
-    let key = format!("aqueduct plan {kernel:?}");
-    let module = Module::load_cached(context, &key, || {
+    let target = target(context)?;
+    let described = digest::of(&(kernel, target));
+    let module = Module::load_cached(context, &format!("aqueduct plan {described:02x?}"), || {
         let wrong = |e: TemplateError| Error::new(ErrorKind::Plan, "plan::lower", e.to_string());
-        let text = plan::render(kernel, target(context)?).map_err(wrong)?.text;
+        let text = || Ok(plan::render(kernel, target).map_err(wrong)?.text);
+        let (symbol, writer) = (kernel.symbol.as_str(), &sources());
+        let kept = KeptKernel { described, writer, symbol, param_bytes: kernel.args_bytes() };
         match cache {
-            Some(cache) => Module::load_kept(context, &text, cache),
-            None => Module::load_ptx(context, &text),
+            Some(cache) => Module::load_kept(context, cache, &kept, text),
+            None => Module::load_ptx(context, &text()?),
         }
     })?;
     module.function(&kernel.symbol)

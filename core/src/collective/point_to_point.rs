@@ -126,6 +126,7 @@ impl PointToPoint {
             receive_offsets: numbers(3)?,
             received: None,
             anywhere: Some(keep),
+            within: None,
         };
         called(LAUNCH, inner.executor.execute_by_rows(stream, &buffer.shown, &rows, (Element::U8, None)))
     }

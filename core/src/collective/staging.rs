@@ -7,7 +7,7 @@ use crate::comm::{Communicator, ScratchShare};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
-use crate::plan::{Executor, Kind, PlanBuffers, Reduction};
+use crate::plan::{Element, Executor, Kind, PlanBuffers, Reduction, Rows};
 
 /// An input and an output of the library's own, shown to the peers.
 #[derive(Debug)]
@@ -37,6 +37,27 @@ impl Staging {
         };
         let share = comm.scratch().take(2 * bytes as u64);
         Ok(Self { input, output, shown, takes_part, _share: share })
+    }
+
+    /// Bytes of the input and of the output.
+    pub(super) fn bytes(&self) -> usize {
+        self.input.len()
+    }
+
+    /// Enqueues a call of parts of sizes that only the device knows: all of both buffers is copied in, and all of the output is copied
+    /// out, with what lay between its parts. The input is read before a result is written, so both may be one memory.
+    pub(super) fn launch_by_rows(
+        &self,
+        executor: &Executor,
+        stream: &Stream,
+        [input, output]: [&DeviceSlice; 2],
+        rows: &Rows,
+        variant: (Element, Option<Reduction>),
+    ) -> Result<()> {
+        stream.copy(&self.input.slice(..input.len())?, input)?;
+        stream.copy(&self.output.slice(..output.len())?, output)?;
+        executor.execute_by_rows(stream, &self.shown, rows, variant)?;
+        stream.copy(output, &self.output.slice(..output.len())?)
     }
 
     /// Enqueues a call: the same part of each part of the input is copied in, goes to the peers, and is copied out, then the next.

@@ -7,6 +7,7 @@ use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
 use super::plans::{self, Shape};
 use super::sizes::{shape as shape_of, usual_blocks};
+use super::staging::Staging;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -34,6 +35,8 @@ struct Inner {
     comm: Communicator,
     kind: Kind,
     executor: Executor,
+    /// For calls on buffers that the peers do not reach.
+    staging: Option<Staging>,
 }
 
 /// An input and an output that every rank has shown its peers: see [`VariableCollective::buffers`].
@@ -115,15 +118,23 @@ impl VariableCounts {
             _ => return refuse("an all-gather and a reduce-scatter need VariableCounts::of_parts()"),
         };
         let ([send_counts, send_offsets], [receive_counts, receive_offsets]) = (sent, received);
-        let received = self.received.clone();
-        Ok(Rows { send_counts, send_offsets, receive_counts, receive_offsets, received, anywhere: None })
+        Ok(Rows {
+            send_counts,
+            send_offsets,
+            receive_counts,
+            receive_offsets,
+            received: self.received.clone(),
+            anywhere: None,
+            within: None,
+        })
     }
 }
 
 impl VariableCollective {
     /// Compiles the plan and shows its memory to the peers. `kind` is `AllToAll`, `AllGather` or `ReduceScatter`; of `config`, only the
-    /// variants play a part, and only in a reduce-scatter. Collective: every rank calls it with the same, in the same order as
-    /// other collective calls.
+    /// variants play a part, and only in a reduce-scatter, and [`with_staging_bytes`](CollectiveConfig::with_staging_bytes), without
+    /// which there is no memory for [`launch_staged`](Self::launch_staged). Collective: every rank calls it with the same, in the same
+    /// order as other collective calls.
     ///
     /// # Errors
     /// `InvalidUsage` for another collective, a reduce-scatter without variants, or settings that differ between ranks;
@@ -134,6 +145,7 @@ impl VariableCollective {
         config: CollectiveConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
+        let deadline = deadline.into();
         if kind == Kind::ReduceScatter && config.variants.is_empty() {
             let message = "a reduce-scatter reduces; name its element types and reductions with CollectiveConfig::with_variants";
             return Err(Error::usage(PREPARE, message));
@@ -149,10 +161,16 @@ impl VariableCollective {
         let mut plan = plan?;
         // Ranks compare it, and two collectives have the same plan.
         plan.name = format!("{} of variable sizes", kind.name());
+        let staging = config.staging_bytes.filter(|&bytes| bytes > 0);
+        if let Some(bytes) = staging {
+            plan.name += &format!(" through {bytes} bytes");
+        }
         // Tests check the built-in plans.
         let executor = Executor::prepare(comm, &plan, config.executor(None).unchecked(), deadline);
         let executor = called_for(PREPARE, &kind, executor)?;
-        Ok(Self { inner: Arc::new(Inner { comm: comm.clone(), kind, executor }) })
+        let staging = staging.map(|bytes| Staging::prepare(comm, &executor, bytes, deadline));
+        let staging = called_for(PREPARE, &kind, staging.transpose())?;
+        Ok(Self { inner: Arc::new(Inner { comm: comm.clone(), kind, executor, staging }) })
     }
 
     /// Which collective it is.
@@ -204,6 +222,51 @@ impl VariableCollective {
         let rows = counts.rows(&self.inner.kind, self.inner.comm.rank(), buffers.in_place)?;
         let variant = (element, reduction.into());
         called(LAUNCH, self.inner.executor.execute_by_rows(stream, &buffers.shown, &rows, variant))
+    }
+
+    /// Enqueues a call on any buffers, which the peers do not reach: through memory of the library, which
+    /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes) has asked for. Because the host does not know the sizes, all of the
+    /// input and of the output is copied in, and all of the output is copied out: what lies between its parts is written with
+    /// what was there when the call began. Parts of `counts` lie within the two, a rank's own part of an all-gather or a
+    /// reduce-scatter at the beginning of its input or output. The two may overlap. Every
+    /// rank makes the same kind of call: peers of one that calls [`launch`](Self::launch) would write into other memory than it reads.
+    /// Otherwise as that.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for buffers that are longer than that memory, or where there is none; otherwise as for [`launch`](Self::launch).
+    pub fn launch_staged(
+        &self,
+        stream: &Stream,
+        input: &DeviceSlice,
+        output: &DeviceSlice,
+        counts: &VariableCounts,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<()> {
+        const OP: &str = "VariableCollective::launch_staged";
+        let inner = &*self.inner;
+        let Some(staging) = &inner.staging else {
+            let message = "there is no memory for buffers that were not shown; ask for it with CollectiveConfig::with_staging_bytes, \
+                 or show the buffers and call launch()";
+            return Err(Error::usage(OP, message));
+        };
+        for (name, slice) in [("input", input), ("output", output)] {
+            slice.check_context(OP, inner.comm.context())?;
+            if slice.len() > staging.bytes() {
+                let message = format!(
+                    "the {name} has {} bytes, and the memory for such calls {}; give CollectiveConfig::with_staging_bytes({}) or more, \
+                     or show the buffers and call launch()",
+                    slice.len(),
+                    staging.bytes(),
+                    slice.len()
+                );
+                return Err(Error::usage(OP, message));
+            }
+        }
+        let within = Some([input.len() as u64, output.len() as u64]);
+        let rows = Rows { within, ..counts.rows(&inner.kind, inner.comm.rank(), false)? };
+        let variant = (element, reduction.into());
+        called(OP, staging.launch_by_rows(&inner.executor, stream, [input, output], &rows, variant))
     }
 }
 

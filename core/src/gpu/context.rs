@@ -80,7 +80,7 @@ impl Context {
     }
 
     /// The one value of type `T` that belongs to this context. It is dropped with the context current.
-    pub(super) fn slot<T: Any + Send + Sync + Default>(&self) -> &T {
+    pub(crate) fn slot<T: Any + Send + Sync + Default>(&self) -> &T {
         self.inner.slots.get()
     }
 

@@ -1,4 +1,4 @@
-//! Compiled kernels in a folder, by digests of what they were compiled from.
+//! Compiled kernels in a folder, by digests of what they were compiled from, and plans that were found right.
 //!
 //! A file is complete or absent: it is written under another name, synchronised and renamed, so that any number of processes may
 //! share the folder. It begins with a digest of its content, and one that does not match counts as absent. A folder that cannot
@@ -29,7 +29,7 @@ const UNFINISHED: &str = "unfinished";
 /// Longer than any write takes: an older unfinished file belongs to a process that was killed.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// A digest of everything that a compiled kernel depends on.
+/// A digest of everything that the content depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key([u8; 32]);
 

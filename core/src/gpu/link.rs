@@ -11,7 +11,20 @@ use super::disk_cache::{DiskCache, Key};
 use super::driver::{Driver, call};
 use super::jit::{JitLog, explain};
 use super::module::Module;
+use super::params::Declared;
 use crate::error::{Error, Result};
+
+/// The name of a kept kernel. Its text would do, too, but takes longer to write than the code takes to load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptKernel<'a> {
+    /// Digest of everything from which the text is written.
+    pub(crate) described: [u8; 32],
+    /// Names the build of whatever writes the text: another one may write another text.
+    pub(crate) writer: &'a str,
+    /// Its entry point, and the bytes of the one parameter.
+    pub(crate) symbol: &'a str,
+    pub(crate) param_bytes: usize,
+}
 
 impl Module {
     /// Compiles texts that call each other's functions, links them (`cuLink*`) and loads the result. Each part is a
@@ -23,19 +36,31 @@ impl Module {
         Self::link_seen(context, parts, |_| ())
     }
 
-    /// As [`Module::load_ptx`], with compiled code kept in the folder `cache`: what an earlier call, also of another process, has
-    /// compiled for this driver and device is loaded from there.
+    /// Loads a kernel as [`Module::load_ptx`] does, with compiled code kept in the folder `cache`: what an earlier call, also of
+    /// another process, has compiled for this driver and device is loaded from there, and the `text` is not written.
     ///
     /// # Errors
-    /// As for [`Module::load_ptx`]. Nothing about the folder is an error.
-    pub(crate) fn load_kept(context: &Context, ptx: &str, cache: &Path) -> Result<Self> {
+    /// As for [`Module::load_ptx`], and those of `text`. Nothing about the folder is an error.
+    pub(crate) fn load_kept(
+        context: &Context,
+        cache: &Path,
+        kernel: &KeptKernel<'_>,
+        text: impl FnOnce() -> Result<String>,
+    ) -> Result<Self> {
         let cache = DiskCache::new(cache);
         let driver = context.driver();
         let made_by = format!("{} {:?}", driver.provenance(), driver.version());
         let capability = context.device().compute_capability()?.to_string();
-        let key = Key::of(&[env!("CARGO_PKG_VERSION"), &made_by, &capability, ptx]);
+        let KeptKernel { described, writer, .. } = kernel;
+        let key = Key::of(&[
+            env!("CARGO_PKG_VERSION"),
+            &made_by,
+            &capability,
+            writer,
+            &format!("{described:02x?}"),
+        ]);
         if let Some(image) = cache.read(key) {
-            match Self::load_image(context, &image, ptx) {
+            match Self::load_image(context, &image, kernel) {
                 Ok(module) => {
                     log::debug!("a compiled kernel was found in the cache");
                     return Ok(module);
@@ -44,15 +69,16 @@ impl Module {
                 Err(error) => log::debug!("a kernel in the cache is compiled anew: {error}"),
             }
         }
-        match Self::link_seen(context, &[("kernel", ptx)], |image| cache.write(key, image)) {
+        let text = text()?;
+        match Self::link_seen(context, &[("kernel", &text)], |image| cache.write(key, image)) {
             Ok(module) => Ok(module),
             // A driver that links nothing; and the complaint of the compiler alone is the better one.
-            Err(_) => Self::load_ptx(context, ptx),
+            Err(_) => Self::load_ptx(context, &text),
         }
     }
 
-    /// Loads code that was compiled from `ptx`.
-    fn load_image(context: &Context, image: &[u8], ptx: &str) -> Result<Self> {
+    /// Loads code that was compiled from the kernel's text.
+    fn load_image(context: &Context, image: &[u8], kernel: &KeptKernel<'_>) -> Result<Self> {
         context.reap();
         let driver = context.driver();
         let _entered = context.enter()?;
@@ -60,7 +86,7 @@ impl Module {
         // SAFETY: the image is one that a link has completed and a digest has found whole; it says how long it is, and lives
         // during the call, which copies it. What is loaded is unloaded once, after the last holder.
         context.noted(unsafe { call!(driver, cuModuleLoadData(&raw mut raw, image.as_ptr().cast())) })?;
-        Ok(Self::of(context, raw, [ptx].into_iter()))
+        Ok(Self::with(context, raw, Declared::one(kernel.symbol, kernel.param_bytes)))
     }
 
     /// As [`link_ptx`](Self::link_ptx). Shows `see` the linked code.
@@ -142,5 +168,47 @@ impl Drop for Linker<'_> {
         if let Err(error) = unsafe { call!(self.driver, cuLinkDestroy(self.state)) } {
             log::warn!("a link could not be destroyed: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::gpu::{Device, KernelArg, LaunchConfig, Stream, arg};
+
+    const PTX: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
+        .visible .entry nothing(.param .u64 p)\n{\n    ret;\n}\n";
+
+    /// Code that is kept is found by the description, the writer and nothing else, and the text is then not written.
+    #[test]
+    fn a_kept_kernel_is_loaded_without_its_text() {
+        let folder = std::env::temp_dir().join(format!("aqueduct-kept-{}", std::process::id()));
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::all(&driver).unwrap()[0]).unwrap();
+        let load = |described: u8, writer: &str| {
+            let kernel = KeptKernel { described: [described; 32], writer, symbol: "nothing", param_bytes: 8 };
+            let written = Cell::new(false);
+            let text = || {
+                written.set(true);
+                Ok(PTX.to_owned())
+            };
+            let function =
+                Module::load_kept(&context, &folder, &kernel, text).unwrap().function("nothing").unwrap();
+            // The size of its parameter is known either way.
+            let stream = Stream::new(&context).unwrap();
+            let launch = |arg: KernelArg<'_>| {
+                // SAFETY: the kernel touches no memory.
+                unsafe { function.launch(&stream, &LaunchConfig::linear(1, 1), &[arg]) }
+            };
+            (launch(arg(&7_u64)).is_ok() && launch(arg(&7_u32)).is_err(), written.get())
+        };
+        assert_eq!(load(1, "a build"), (true, true));
+        assert_eq!(load(1, "a build"), (true, false));
+        assert_eq!(load(2, "a build"), (true, true));
+        assert_eq!(load(1, "another build"), (true, true));
+        assert_eq!(load(1, "a build"), (true, false));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

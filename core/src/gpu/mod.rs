@@ -59,6 +59,7 @@ pub use context::Context;
 pub(crate) use context::RelaxedCapture;
 pub use cuda_driver_sys::{CUdeviceptr, CUresult};
 pub use device::{ComputeCapability, Device, PeerLink};
+pub(crate) use disk_cache::{DiskCache, Key};
 pub(crate) use dmabuf::DmaBuf;
 #[cfg(test)]
 pub(crate) use driver::Hooks;
@@ -68,6 +69,7 @@ pub use graph::{CaptureMode, GraphExec};
 pub use keep::KeepAlive;
 pub(crate) use launch::bytes;
 pub use launch::{KernelArg, KernelParam, LaunchConfig, arg};
+pub(crate) use link::KeptKernel;
 pub use module::{Function, FunctionAttributes, Module};
 pub(crate) use pinned::HostRegistration;
 pub use pinned::PinnedBuffer;

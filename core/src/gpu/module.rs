@@ -69,7 +69,11 @@ impl Module {
 
     /// The owner of a module just loaded into `context` from these texts.
     pub(super) fn of<'a>(context: &Context, raw: CUmodule, texts: impl Iterator<Item = &'a str>) -> Self {
-        let declared = Declared::by(texts);
+        Self::with(context, raw, Declared::by(texts))
+    }
+
+    /// The owner of a module just loaded into `context`, whose kernels have these parameters.
+    pub(super) fn with(context: &Context, raw: CUmodule, declared: Declared) -> Self {
         Self { inner: Arc::new(ModuleInner { raw, context: context.clone(), declared }) }
     }
 

@@ -16,6 +16,11 @@ impl Declared {
         Self(texts.flat_map(kernels).collect())
     }
 
+    /// A kernel with one parameter of so many bytes.
+    pub(super) fn one(kernel: &str, bytes: usize) -> Self {
+        Self(HashMap::from([(kernel.to_owned(), [bytes].into())]))
+    }
+
     /// The sizes of the parameters of `kernel`, if its declaration could be read.
     pub(super) fn get(&self, kernel: &str) -> Option<&Sizes> {
         self.0.get(kernel)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::address::Address;
 use super::carrier::Carrier;
+use super::handshake::Handshake;
 use super::hello::{CONNECTED, Heard, Hearing, Hello, NOT_CONNECTED, Verdict};
 use super::line::Line;
 use super::member::Member;
@@ -52,10 +53,10 @@ impl Core {
             if let Some(member) = self.known(rank, generation) {
                 break Ok(member);
             }
-            let life = self.engine.hub.life(rank, generation);
+            let life = self.engine.hub.lives.life(rank, generation);
             let dialled = self.dial(address, deadline);
             // A link of an earlier life may have ended meanwhile: the peer must be told so.
-            if dialled.is_ok() || self.engine.hub.life(rank, generation) == life || deadline.expired() {
+            if dialled.is_ok() || self.engine.hub.lives.life(rank, generation) == life || deadline.expired() {
                 break dialled;
             }
         };
@@ -80,17 +81,17 @@ impl Core {
             error.of("connect").with_peer(rank)
         })?;
         let raw = stream.into_raw();
-        let life = self.engine.hub.life(rank, address.generation);
+        let handshake = Handshake::begin(&self.engine.hub, rank, address.generation);
         let draft = self.draft(rank);
         let offer = draft.as_ref().map(Draft::offer);
         let heard = self
-            .introduce(&*raw, life, None, offer, address, deadline)
+            .introduce(&*raw, handshake.life, None, offer, address, deadline)
             .map_err(|error| error.with_peer(rank))?;
         let carrier = match (draft, heard.offer) {
             (Some(draft), Some(theirs)) => meet(&*raw, rank, draft, &theirs)?,
             _ => Carrier::Socket,
         };
-        self.establish(heard.hello, life, raw, carrier, false)
+        self.establish(heard.hello, handshake, raw, carrier, false)
     }
 
     /// A queue pair to offer to rank `rank`, if this side has a device.
@@ -122,14 +123,14 @@ impl Core {
             }
         };
         let raw = stream.into_raw();
-        let life = self.engine.hub.life(address.rank, address.generation);
+        let handshake = Handshake::begin(&self.engine.hub, address.rank, address.generation);
         let made = RingMemory::create(self.me.eager as usize)?;
         let heard = self
-            .introduce(&*raw, life, Some(&made), None, address, deadline)
+            .introduce(&*raw, handshake.life, Some(&made), None, address, deadline)
             .map_err(|error| error.with_peer(address.rank))?;
         let rings = heard.ring.map(|outbound| Rings { inbound: made.0, outbound });
         let carrier = rings.map_or(Carrier::Socket, Carrier::Rings);
-        self.establish(heard.hello, life, raw, carrier, false).map(Some)
+        self.establish(heard.hello, handshake, raw, carrier, false).map(Some)
     }
 
     /// Introduces this side, which is in its `life` with the peer and has made the ring in `made` for the other one or has a
@@ -173,18 +174,23 @@ impl Core {
     }
 
     /// A peer has connected. On the service thread.
-    pub(super) fn accepted(&self, hello: Hello, life: u32, raw: Box<dyn RawStream>, carrier: Carrier) {
-        if let Err(error) = self.establish(hello, life, raw, carrier, true) {
+    pub(super) fn accepted(
+        &self,
+        hello: Hello,
+        handshake: Handshake,
+        raw: Box<dyn RawStream>,
+        carrier: Carrier,
+    ) {
+        if let Err(error) = self.establish(hello, handshake, raw, carrier, true) {
             log::warn!("{error}");
         }
     }
 
-    /// Makes a link of an introduced connection, and a peer if there is none yet. The peer was told that this side is in its
-    /// `life` with it.
+    /// Makes a link of an introduced connection, and a peer if there is none yet. The handshake ends when the link can be seen.
     fn establish(
         &self,
         hello: Hello,
-        life: u32,
+        handshake: Handshake,
         raw: Box<dyn RawStream>,
         carrier: Carrier,
         accepted: bool,
@@ -205,7 +211,7 @@ impl Core {
         let line = Arc::new(Line::new(self.config.wrap(wire), hello.read_depth as usize, exposures));
         let mut stale = None;
         let mut members = lock(&self.engine.members);
-        if self.engine.hub.life(hello.rank, hello.generation) != life {
+        if self.engine.hub.lives.life(hello.rank, hello.generation) != handshake.life {
             // The peer takes this link for one of those that have ended.
             let text = "its links were closed here meanwhile; connect again";
             return Err(Error::peer_lost("connect", hello.rank, text));
@@ -233,6 +239,7 @@ impl Core {
             member.accept();
         }
         self.engine.add(member.clone(), line);
+        drop(handshake);
         Ok(member)
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::inbox::Item;
 use super::line::Line;
 use super::member::Member;
+use super::reading::Finished;
+use super::reads::Reads;
 use crate::error::{Error, ErrorKind};
 use crate::sync::{Ordering, lock};
 
@@ -33,7 +35,7 @@ impl Member {
             let mut reads = lock(&line.reads);
             // Delivered under the lock: the next read cannot end before.
             if let Some(finished) = reads.end_copy(copy, valid, || self.revoked()) {
-                self.deliver(Item::Read(finished));
+                self.read_ended(line, &mut reads, finished);
             }
             line.copies.store(reads.can_copy(), Ordering::Relaxed);
             pieces += 1;
@@ -43,6 +45,36 @@ impl Member {
             let _ = line.ask();
         }
         pieces
+    }
+
+    /// A read of `line` has ended. Its completion is dispatched, unless it has to wait for an earlier one into a device.
+    pub(super) fn read_ended(self: &Arc<Self>, line: &Line, reads: &mut Reads, finished: Finished) {
+        if reads.settle(finished, &mut |finished| self.deliver(Item::Read(finished))) {
+            line.note_transfers(reads);
+            self.mark_dirty();
+        }
+    }
+
+    /// Moves reads into the memory of devices on. Returns how much has happened.
+    pub(super) fn transfer(self: &Arc<Self>, line: &Line) -> usize {
+        if !line.has_transfers() {
+            return 0;
+        }
+        let mut reads = lock(&line.reads);
+        // Before the turn: what happens later is a new reason.
+        line.transfers_wait.store(false, Ordering::Relaxed);
+        let turn =
+            reads.step_transfers(&|| self.revoked(), &mut |finished| self.deliver(Item::Read(finished)));
+        if turn.waits || turn.moved > 0 {
+            line.note_transfers(&reads);
+        }
+        drop(reads);
+        if turn.moved > 0 {
+            // Parts may have to be asked for. An error shows when the link is read.
+            let _ = line.ask();
+            self.mark_dirty();
+        }
+        turn.moved
     }
 
     /// The error for memory that is not exposed any more.

@@ -111,7 +111,10 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
                 callback(Message { peer: peer(), kind, bytes, long });
             }
         }
-        Item::Read(Finished { completion, outcome }) => completion(outcome),
+        Item::Read(Finished { completion, outcome, target, .. }) => {
+            drop(target);
+            completion(outcome);
+        }
         Item::Long(Ended { completion, outcome, registration, exposed }) => {
             drop(registration);
             drop(exposed);

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::carrier::Carrier;
+use super::handshake::Handshake;
 use super::hello::{CONNECTED, Heard, Hearing, Hello, NOT_CONNECTED, Verdict};
 use super::ring::{RingMemory, Rings};
 use super::verbs::{Draft, Nic, Offer, VerbsLink};
 use crate::error::{Error, Result};
 use crate::net::ready::{Epoll, READ};
 use crate::net::{Claims, Interest, Next, Pollable, RawStream, Stream};
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// How long a peer that has proved the secret may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes an introduced connection: the peer's introduction, the life that it was told, the stream behind it, and what carries the
-/// frames.
-pub(super) type Welcome = dyn Fn(Hello, u32, Box<dyn RawStream>, Carrier) + Send + Sync;
+/// Takes an introduced connection: the peer's introduction, the handshake, the stream behind it, and what carries the frames.
+pub(super) type Welcome = dyn Fn(Hello, Handshake, Box<dyn RawStream>, Carrier) + Send + Sync;
 
-/// Gives the life to tell a peer that has introduced itself, see [`Hello::life`].
-pub(super) type Lives = dyn Fn(&Hello) -> u32 + Send + Sync;
+/// Begins the handshake with a peer that has introduced itself; `None` if there is nobody any more who would take it.
+pub(super) type Answer = dyn Fn(&Hello) -> Option<Handshake> + Send + Sync;
 
 /// Connections that have not introduced themselves yet.
 pub(super) struct Door {
@@ -31,8 +31,10 @@ pub(super) struct Door {
     nic: Option<Arc<Nic>>,
     epoll: Epoll,
     waiting: Mutex<Vec<Waiting>>,
-    lives: Box<Lives>,
+    answer: Box<Answer>,
     welcome: Box<Welcome>,
+    /// Nobody is answered any more. Written with the list locked.
+    closed: AtomicBool,
 }
 
 struct Waiting {
@@ -41,8 +43,8 @@ struct Waiting {
     hearing: Hearing,
     /// It was answered with a queue pair, and has not said yet whether its own is connected.
     agreed: Option<(Hello, Box<VerbsLink>)>,
-    /// The life that it was told.
-    life: u32,
+    /// Under way from the answer on.
+    handshake: Option<Handshake>,
     until: Instant,
 }
 
@@ -50,11 +52,12 @@ impl Door {
     pub(super) fn new(
         me: Hello,
         nic: Option<Arc<Nic>>,
-        lives: Box<Lives>,
+        answer: Box<Answer>,
         welcome: Box<Welcome>,
     ) -> Result<Self> {
         let epoll = Epoll::new().map_err(|error| Error::system("listen", "cannot wait for peers", error))?;
-        Ok(Self { me, nic, epoll, waiting: Mutex::default(), lives, welcome })
+        let closed = AtomicBool::new(false);
+        Ok(Self { me, nic, epoll, waiting: Mutex::default(), answer, welcome, closed })
     }
 
     /// Takes a connection that has proved the secret.
@@ -62,12 +65,15 @@ impl Door {
         let (claims, raw) = (stream.peer(), stream.into_raw());
         // With the list locked, so that the event finds the entry.
         let mut waiting = lock(&self.waiting);
+        if self.closed.load(Ordering::Relaxed) {
+            return;
+        }
         if let Err(error) = self.epoll.add(raw.fd(), READ, 0) {
             log::warn!("cannot talk to rank {}, which has connected: {error}", claims.from);
             return;
         }
         let until = Instant::now() + PATIENCE;
-        waiting.push(Waiting { claims, raw, hearing: Hearing::new(), agreed: None, life: 0, until });
+        waiting.push(Waiting { claims, raw, hearing: Hearing::new(), agreed: None, handshake: None, until });
     }
 
     /// Hears one connection and answers; `None` if the introduction has not come yet.
@@ -89,8 +95,11 @@ impl Door {
             None => None,
         };
         let queue_pair = offer.filter(|_| is_meant).and_then(|offer| self.meet(hello.rank, offer));
-        waiting.life = (self.lives)(&hello);
-        let answer = Hello { meant: hello.generation, life: waiting.life, verdict, ..self.me };
+        let Some(handshake) = (self.answer)(&hello) else {
+            return Err(Error::new(crate::ErrorKind::Stopped, "listen", "the messenger was closed"));
+        };
+        let answer = Hello { meant: hello.generation, life: handshake.life, verdict, ..self.me };
+        waiting.handshake = Some(handshake);
         if !answer.send(&*waiting.raw, made.as_ref(), queue_pair.as_ref().map(|(offer, _)| *offer)) {
             return Err(Error::peer_lost("listen", hello.rank, "it connected and left at once"));
         }
@@ -108,6 +117,13 @@ impl Door {
 }
 
 impl Door {
+    /// Answers nobody from now on. Handshakes that are under way go on.
+    pub(super) fn close(&self) {
+        let mut waiting = lock(&self.waiting);
+        self.closed.store(true, Ordering::Relaxed);
+        waiting.retain(|waiting| waiting.handshake.is_some());
+    }
+
     /// A queue pair that is connected to the one that rank `rank` offers; `None` if that is not possible.
     fn meet(&self, rank: u32, theirs: Offer) -> Option<(Offer, Box<VerbsLink>)> {
         let nic = self.nic.as_ref()?;
@@ -150,11 +166,11 @@ impl Pollable for Door {
             match self.hear(&mut waiting[index]) {
                 Ok(None) if waiting[index].until > now => index += 1,
                 Ok(heard) => {
-                    let Waiting { raw, claims, life, .. } = waiting.swap_remove(index);
+                    let Waiting { raw, claims, handshake, .. } = waiting.swap_remove(index);
                     // It is watched elsewhere from now on.
                     let _ = self.epoll.remove(raw.fd());
-                    match heard {
-                        Some((hello, carrier)) => ready.push((hello, life, raw, carrier)),
+                    match heard.zip(handshake) {
+                        Some(((hello, carrier), handshake)) => ready.push((hello, handshake, raw, carrier)),
                         None => log::warn!("rank {} connected and did not introduce itself", claims.from),
                     }
                 }
@@ -166,7 +182,9 @@ impl Pollable for Door {
         }
         let next = waiting.iter().map(|waiting| waiting.until).min();
         drop(waiting);
-        ready.into_iter().for_each(|(hello, life, raw, carrier)| (self.welcome)(hello, life, raw, carrier));
+        ready
+            .into_iter()
+            .for_each(|(hello, handshake, raw, carrier)| (self.welcome)(hello, handshake, raw, carrier));
         match next {
             // Descriptors inside tell of what comes; the time limit needs another look.
             Some(until) => Next::Told(Some(until)),
@@ -191,9 +209,10 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
     use crate::message::credit::Amount;
+    use crate::message::hub::Hub;
     use crate::message::{Address, Messenger, MessengerConfig, Secret};
     use crate::net::{Address as Socket, Listener, Network, purpose};
-    use crate::sync::{AtomicUsize, Ordering};
+    use crate::sync::AtomicUsize;
 
     const SOON: Duration = Duration::from_secs(30);
     const ME: Hello = Hello {
@@ -223,10 +242,12 @@ mod tests {
         let client = std::thread::spawn(move || network.connect_tcp(&[at], claims, SOON.into()).unwrap());
         let welcomed = Arc::new(AtomicUsize::new(0));
         let count = welcomed.clone();
+        let hub = Arc::new(Hub::new(MessengerConfig::default().limits, 5).unwrap());
+        let answer = move |hello: &Hello| Some(Handshake::begin(&hub, hello.rank, hello.generation));
         let welcome = move |_, _, _, _| {
             count.fetch_add(1, Ordering::AcqRel);
         };
-        let door = Door::new(ME, None, Box::new(|_| 3), Box::new(welcome)).unwrap();
+        let door = Door::new(ME, None, Box::new(answer), Box::new(welcome)).unwrap();
         door.admit(listener.accept(SOON.into()).unwrap());
         (door, welcomed, client.join().unwrap().into_raw())
     }

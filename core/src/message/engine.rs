@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::handlers::Handlers;
+use super::handshake::Handshake;
 use super::hello::Hello;
 use super::hub::Hub;
 use super::inbox::Item;
@@ -44,6 +45,8 @@ pub(super) struct Turn {
     pub(super) dirty: Vec<Arc<Member>>,
     /// Peers for which something is left to send.
     pub(super) unsent: Vec<Arc<Member>>,
+    /// Peers that have said goodbye on all links that are there, while another link is just being made.
+    pub(super) leaving: Vec<Arc<Member>>,
     /// Peers with deadlines, and when they were looked at.
     pub(super) timed: Vec<Arc<Member>>,
     pub(super) looked: Option<Instant>,
@@ -74,17 +77,17 @@ impl Engine {
         self.epoll.as_fd()
     }
 
-    /// The life of this side to tell a peer that has connected and introduced itself with `hello`. A peer that it was in an
+    /// Begins the handshake with a peer that has connected and introduced itself with `hello`. A peer that it was in an
     /// earlier life ends soon, and counts as ended from here on: otherwise its end could come between this answer and the new
     /// link.
-    pub(super) fn life_to_tell(&self, hello: &Hello) -> u32 {
+    pub(super) fn answer(&self, hello: &Hello) -> Handshake {
         let known = lock(&self.members).get(&hello.rank).cloned();
         if let Some(member) = known
             && (member.generation == hello.generation && member.life != hello.life)
         {
             member.supersede();
         }
-        self.hub.life(hello.rank, hello.generation)
+        Handshake::begin(&self.hub, hello.rank, hello.generation)
     }
 
     /// Serves `line` of `member` from now on.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::device::{DeviceMemory, Resource};
 use super::lent::Lent;
 use super::memory::Memory;
 use super::shared::{SharedMemory, Shown};
@@ -27,6 +28,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// All memory that a messenger exposes.
 pub(super) struct Exposures {
     generation: u64,
+    /// What memory of devices needs, kept for the next piece of it.
+    resources: Mutex<Vec<Resource>>,
     /// Whether memory was retired, so that idle rounds take no lock. Written with the slots locked.
     has_retired: AtomicBool,
     slots: Mutex<Slots>,
@@ -49,14 +52,53 @@ struct Slot {
 
 #[derive(Debug)]
 struct Entry {
-    /// The bytes. Only this entry and pieces on their way share their owner.
-    bytes: Lent,
+    /// The memory. Only this entry and pieces on their way have a share in it.
+    memory: Lending,
     secret: [u8; 16],
     /// How those see it who map it. Its end revokes that.
     shown: Option<Arc<Shown>>,
     device: Registered,
     /// Bytes that were sent to peers, counted if they decide on a key.
     sent: u64,
+}
+
+/// Memory, or a part of it, and a share in what keeps it.
+#[derive(Clone, Debug)]
+pub(super) enum Lending {
+    /// Bytes that the processor can read.
+    Bytes(Lent),
+    /// All of the memory of a device, whatever the part.
+    Device(Arc<dyn DeviceMemory>),
+}
+
+impl Lending {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Device(memory) => memory.len(),
+        }
+    }
+
+    /// The part of `length` bytes at `offset`; `None` if it is not within.
+    fn slice(&self, offset: usize, length: usize) -> Option<Self> {
+        match self {
+            Self::Bytes(bytes) => bytes.slice(offset, length).map(Self::Bytes),
+            Self::Device(memory) => {
+                offset.checked_add(length).filter(|end| *end <= memory.len()).map(|_| self.clone())
+            }
+        }
+    }
+
+    fn is_sole_share(&self) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes.is_sole_share(),
+            Self::Device(memory) => Arc::strong_count(memory) == 1,
+        }
+    }
+
+    fn is_device(&self) -> bool {
+        matches!(self, Self::Device(_))
+    }
 }
 
 /// What lets peers' devices read memory that is not exposed any more. It has a share in the bytes, and so goes before them.
@@ -88,6 +130,8 @@ pub(super) enum Refusal {
     Range = 3,
     /// The reader has cancelled it.
     Cancelled = 4,
+    /// The owner's device has failed.
+    Failed = 5,
 }
 
 impl Refusal {
@@ -97,6 +141,7 @@ impl Refusal {
             2 => Self::Revoked,
             3 => Self::Range,
             4 => Self::Cancelled,
+            5 => Self::Failed,
             _ => return None,
         })
     }
@@ -104,15 +149,28 @@ impl Refusal {
 
 impl Exposures {
     pub(super) fn new(generation: u64) -> Self {
-        Self { generation, has_retired: AtomicBool::new(false), slots: Mutex::default() }
+        let has_retired = AtomicBool::new(false);
+        Self { generation, resources: Mutex::default(), has_retired, slots: Mutex::default() }
     }
 
     /// Exposes `memory` until the result is dropped.
     pub(super) fn expose(self: &Arc<Self>, memory: Memory) -> Result<Exposed> {
         self.reap();
         let secret: [u8; 16] = random_bytes()?;
-        let shown = memory.shared.as_ref().and_then(SharedMemory::show).map(Arc::new);
-        let (length, bytes) = (memory.len() as u64, memory.bytes.with_own_share());
+        if let Some(device) = &memory.device {
+            self.keep(device.prepare()?);
+        }
+        let shown = match &memory.device {
+            // It has no data: only the word by which those who map the memory learn that it was revoked.
+            Some(device) if device.is_mappable() => SharedMemory::allocate(0).ok(),
+            _ => memory.shared.clone(),
+        };
+        let shown = shown.as_ref().and_then(SharedMemory::show).map(Arc::new);
+        let length = memory.len() as u64;
+        let memory = match memory.device {
+            Some(device) => Lending::Device(device),
+            None => Lending::Bytes(memory.bytes.with_own_share()),
+        };
         let mut slots = lock(&self.slots);
         let slot = match slots.free.pop() {
             Some(slot) => slot,
@@ -127,15 +185,29 @@ impl Exposures {
             }
         };
         let place = &mut slots.all[slot as usize];
-        let shared = shown.is_some();
-        place.exposed = Some(Entry { bytes, secret, shown, device: Registered::Untried, sent: 0 });
-        let token = Token { generation: self.generation, slot, age: place.age, length, shared, secret };
+        let (shared, device) = (shown.is_some(), memory.is_device());
+        place.exposed = Some(Entry { memory, secret, shown, device: Registered::Untried, sent: 0 });
+        let token =
+            Token { generation: self.generation, slot, age: place.age, length, shared, device, secret };
         Ok(Exposed { token, table: self.clone() })
     }
 
-    /// The bytes that `token` gives the right to read, `length` at `offset`.
-    pub(super) fn lend(&self, token: &Token, offset: u64, length: u64) -> std::result::Result<Lent, Refusal> {
-        self.check(&lock(&self.slots), token, offset, length).map(|(_, lent)| lent)
+    /// Keeps a resource for as long as the messenger lives.
+    pub(super) fn keep(&self, resource: Resource) {
+        let mut resources = lock(&self.resources);
+        if !resources.iter().any(|known| Arc::ptr_eq(known, &resource)) {
+            resources.push(resource);
+        }
+    }
+
+    /// The memory that `token` gives the right to read, `length` bytes at `offset`.
+    pub(super) fn lend(
+        &self,
+        token: &Token,
+        offset: u64,
+        length: u64,
+    ) -> std::result::Result<Lending, Refusal> {
+        self.check(&lock(&self.slots), token, offset, length).map(|(_, lending)| lending)
     }
 
     /// The right to map the memory of which `token` gives the right to read `length` bytes at `offset`; `None` if the memory cannot be
@@ -176,8 +248,10 @@ impl Exposures {
             Registered::Yes(region) => return Ok(Some(region.remote())),
             Registered::Failed(until) if !until.expired() => return Ok(None),
             _ if !entry.is_worth_a_key(length) => return Ok(None),
-            _ => entry.bytes.clone(),
+            _ => entry.memory.clone(),
         };
+        // Memory of a device is not registered with a NIC: its owner stages it.
+        let Lending::Bytes(bytes) = bytes else { return Ok(None) };
         // Without the lock: it takes its time with large memory.
         drop(slots);
         let made = match register(&bytes) {
@@ -213,7 +287,7 @@ impl Exposures {
         token: &Token,
         offset: u64,
         length: u64,
-    ) -> std::result::Result<(&'a Entry, Lent), Refusal> {
+    ) -> std::result::Result<(&'a Entry, Lending), Refusal> {
         let slot = slots.all.get(token.slot as usize).ok_or(Refusal::Forged)?;
         if token.generation != self.generation || token.age > slot.age {
             return Err(Refusal::Forged);
@@ -221,12 +295,13 @@ impl Exposures {
         let entry = slot.exposed.as_ref().filter(|_| token.age == slot.age).ok_or(Refusal::Revoked)?;
         // The same time whatever differs: nobody may find a secret byte by byte.
         let difference = entry.secret.iter().zip(&token.secret).fold(0, |all, (a, b)| all | (a ^ b));
-        if std::hint::black_box(difference) != 0 || token.shared != entry.shown.is_some() {
+        let kind = (entry.shown.is_some(), entry.memory.is_device());
+        if std::hint::black_box(difference) != 0 || (token.shared, token.device) != kind {
             return Err(Refusal::Forged);
         }
         let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
-        let lent = range.and_then(|(offset, length)| entry.bytes.slice(offset, length));
-        lent.map(|lent| (entry, lent)).ok_or(Refusal::Range)
+        let lending = range.and_then(|(offset, length)| entry.memory.slice(offset, length));
+        lending.map(|lending| (entry, lending)).ok_or(Refusal::Range)
     }
 
     /// Ends the exposure. The memory is freed in [`reap`](Self::reap). Devices read it until the result is dropped, which takes its
@@ -264,7 +339,7 @@ impl Exposures {
         }
         let mut slots = lock(&self.slots);
         // Nothing takes a new share of what is retired.
-        let free: Vec<Entry> = slots.retired.extract_if(.., |entry| entry.bytes.is_sole_share()).collect();
+        let free: Vec<Entry> = slots.retired.extract_if(.., |entry| entry.memory.is_sole_share()).collect();
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         drop(slots);
         drop(free);
@@ -274,7 +349,7 @@ impl Exposures {
 impl Entry {
     /// Whether it is to be registered for who wants to read `length` bytes.
     fn is_worth_a_key(&self, length: u64) -> bool {
-        let all = self.bytes.len() as u64;
+        let all = self.memory.len() as u64;
         all <= FREELY || self.sent.saturating_add(length) >= all / PART
     }
 }

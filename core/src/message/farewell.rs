@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::head::Operation;
 use super::line::Line;
-use super::member::Member;
+use super::member::{Connecting, Member};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -16,7 +16,9 @@ impl Engine {
     pub(super) fn part(&self, members: &[Arc<Member>], deadline: Deadline) -> Result<()> {
         let why = Error::new(ErrorKind::Stopped, "close", "it was closed here");
         // From here on nothing more is sent, so that the goodbye is the last that the peer hears.
-        let finished = members.iter().filter_map(|member| member.finish(&why).map(|lines| (member, lines)));
+        let finished = members
+            .iter()
+            .filter_map(|member| finish_once_connected(member, &why, deadline).map(|lines| (member, lines)));
         let all: Vec<(&Arc<Member>, Vec<Arc<Line>>)> = finished.collect();
         for line in all.iter().flat_map(|(_, lines)| lines) {
             // Fails only for a peer that is lost.
@@ -35,12 +37,15 @@ impl Engine {
         let mut backoff = Backoff::new();
         // A line that has failed sends nothing more, so nothing waits for it.
         let has_arrived = |line: &Line| line.wire().is_none_or(|wire| wire.has_arrived());
-        let is_sent = |line: &Arc<Line>| line.kick().is_ok_and(|sent| sent && has_arrived(line));
-        let is_broken = |line: &Arc<Line>| line.kick().is_err();
+        let is_done = |line: &Arc<Line>| line.kick().map_or(true, |sent| sent && has_arrived(line));
         loop {
-            let late =
-                all.iter().find(|(_, lines)| !lines.iter().all(|line| is_sent(line) || is_broken(line)));
-            let Some((member, _)) = late else { return Ok(()) };
+            // All of them are kicked: none waits for another one that takes nothing.
+            let mut late = None;
+            for (member, lines) in all {
+                let done = lines.iter().filter(|line| is_done(line)).count();
+                late = late.or((done < lines.len()).then_some(member));
+            }
+            let Some(member) = late else { return Ok(()) };
             if deadline.expired() {
                 let text = format!("rank {} did not take what was sent to it in time", member.rank);
                 return Err(Error::timeout("close", text).with_peer(member.rank));
@@ -59,11 +64,26 @@ impl Engine {
         links.iter().for_each(|(_, link)| self.unwatch(link));
         let mut left = std::mem::take(&mut turn.timed);
         drop((std::mem::take(&mut turn.dirty), std::mem::take(&mut turn.unsent)));
+        drop(std::mem::take(&mut turn.leaving));
         drop(turn);
         drop((links, std::mem::take(&mut *lock(&self.arrivals))));
         self.hub.clear();
         left.clear();
         left.extend(std::iter::from_fn(|| self.hub.take_ready()));
         (left, sent)
+    }
+}
+
+/// Ends `member` when no handshake with it is under way, at the latest at `deadline`; returns its links at the first call. The peer may
+/// have a link already that this side is still making. If that ended without a goodbye, the peer would take this side for lost, and
+/// not wait for what is on its way on the others.
+fn finish_once_connected(member: &Member, why: &Error, deadline: Deadline) -> Option<Vec<Arc<Line>>> {
+    let mut backoff = Backoff::new();
+    loop {
+        match member.finish_between_handshakes(why) {
+            Ok(lines) => return lines,
+            Err(Connecting) if deadline.expired() => return member.finish(why),
+            Err(Connecting) => backoff.pause(deadline),
+        }
     }
 }

@@ -198,8 +198,9 @@ impl Fetches {
         }
         self.count -= 1;
         self.begun = self.begun.saturating_sub(1);
-        let reading = queue.pop_front()?;
-        reading.completion.map(|completion| Finished { completion, outcome: Ok(reading.into) })
+        let mut reading = queue.pop_front()?;
+        let into = std::mem::take(&mut reading.into);
+        reading.end(Ok(into))
     }
 
     /// Nobody wants the read at `index` any more, one of those that the device makes. Its place in the order stays as long as

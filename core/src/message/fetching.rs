@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::fetches::Step;
-use super::inbox::Item;
 use super::line::Line;
 use super::member::Member;
 use crate::sync::lock;
@@ -47,7 +46,7 @@ impl Member {
                     let mut reads = lock(&line.reads);
                     // Delivered under the lock: the next read cannot end before.
                     if let Some(finished) = reads.fetched(length, into) {
-                        self.deliver(Item::Read(finished));
+                        self.read_ended(line, &mut reads, finished);
                     }
                     pieces += 1;
                     again = budget == 0;

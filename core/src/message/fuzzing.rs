@@ -175,7 +175,15 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let cuts = [0, 1, 5, 16, 200];
     let mut all: Vec<_> =
         streams.iter().flat_map(|s| cuts.map(|cut| ("message-frames", [&[cut], &s[..]].concat()))).collect();
-    let token = super::Token { generation: 9, slot: 1, age: 2, length: 100, shared: false, secret: [7; 16] };
+    let token = super::Token {
+        generation: 9,
+        slot: 1,
+        age: 2,
+        length: 100,
+        shared: false,
+        device: false,
+        secret: [7; 16],
+    };
     let gid = Some((Gid([3; 16]), GidKind::ROCE_V2));
     let pair = QpAddress { qp_number: 17, psn: 5, lid: 0, gid, mtu: 1024, max_read_atomic: 16 };
     let mut end = Writer::new();

@@ -1,11 +1,11 @@
 //! State that the threads of one messenger share: peers with work, sleeping threads, and buffers to use again.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use super::config::Limits;
 use super::exposed::Exposures;
+use super::lives::Lives;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::fork::Creator;
@@ -34,8 +34,7 @@ pub(super) struct Hub<P> {
     timed: Mutex<Vec<Arc<P>>>,
     pub(super) exposures: Arc<Exposures>,
     engine: OnceLock<Weak<dyn Progress<P>>>,
-    /// How often links with the latest generation of each rank have ended here; see [`life`](Self::life).
-    lives: Mutex<HashMap<u32, (u64, u32)>>,
+    pub(super) lives: Lives,
     /// The messenger was closed: no message is dispatched any more.
     closed: AtomicBool,
     creator: Creator,
@@ -69,7 +68,7 @@ impl<P> Hub<P> {
             timed: Mutex::default(),
             exposures: Arc::new(Exposures::new(generation)),
             engine: OnceLock::default(),
-            lives: Mutex::default(),
+            lives: Lives::default(),
             closed: AtomicBool::new(false),
             creator: Creator::current(),
         })
@@ -81,24 +80,6 @@ impl<P> Hub<P> {
 
     pub(super) fn engine(&self) -> Option<Arc<dyn Progress<P>>> {
         self.engine.get()?.upgrade()
-    }
-
-    /// How often this side has ended a peer of `rank` and `generation` before. The two sides of a new link tell each other.
-    pub(super) fn life(&self, rank: u32, generation: u64) -> u32 {
-        lock(&self.lives)
-            .get(&rank)
-            .filter(|(latest, _)| *latest == generation)
-            .map_or(0, |(_, lives)| *lives)
-    }
-
-    /// Notes that a peer of `rank` and `generation` ends.
-    pub(super) fn end_life(&self, rank: u32, generation: u64) {
-        let mut lives = lock(&self.lives);
-        let (latest, count) = lives.entry(rank).or_default();
-        if *latest != generation {
-            (*latest, *count) = (generation, 0);
-        }
-        *count = count.wrapping_add(1);
     }
 
     /// Notes that the messenger was closed.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::credit::Amount;
 use super::exposed::Refusal;
+use super::handing::Handed;
 use super::handlers::{Handler, Handlers};
 use super::head::{Head, Operation};
 use super::inbox::{Bytes, Item, Offer, Put};
 use super::keys;
 use super::line::Line;
 use super::long::{DELIVERED, Long, REFUSED};
-use super::mappings::{Mapping, Place};
+use super::mappings::Mapping;
 use super::member::Member;
 use super::offers::Delivery;
 use super::peer::Peer;
@@ -19,6 +20,7 @@ use super::reading::Finished;
 use super::reads::Reads;
 use super::received::Message;
 use super::tokens::Token;
+use super::transfers::HandedDevice;
 use super::wire::{Landing, Sink};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Ordering, lock};
@@ -136,18 +138,34 @@ impl<'a> Incoming<'a> {
         let mut reads = lock(&self.line.reads);
         if let Some(finished) = take(&mut reads)? {
             self.close_batch();
-            self.member.deliver(Item::Read(finished));
+            self.member.read_ended(self.line, &mut reads, finished);
         }
+        self.line.note_transfers(&reads);
         drop(reads);
         self.member.mark_dirty();
         Ok(())
     }
 
-    /// The owner of memory has handed its descriptor over.
+    /// The owner of memory has handed its descriptors over.
     fn mapped(&mut self, head: Head, body: &[u8]) -> Result<()> {
-        let place = Place::decode(body)?;
+        let take = || self.line.wire().and_then(|wire| wire.take_descriptor());
+        let handed = Handed::decode(body)?;
         // In any case: descriptors and frames come in the same order.
-        let descriptor = self.line.wire().and_then(|wire| wire.take_descriptor());
+        let descriptor = take();
+        let place = match handed {
+            Handed::Bytes(place) => place,
+            Handed::Half => return self.answered(|reads| reads.handed(head.id, None)),
+            Handed::Device(place, description) => {
+                let memory = take();
+                let word = match descriptor.map(|fd| Mapping::open(fd, place)) {
+                    Some(Err(error)) if error.kind() == ErrorKind::Remote => return Err(error),
+                    opened => opened.and_then(Result::ok),
+                };
+                let handed =
+                    word.zip(memory).map(|(word, descriptor)| HandedDevice { word, descriptor, description });
+                return self.answered(|reads| reads.handed(head.id, handed));
+            }
+        };
         let mapping = match descriptor.map(|fd| Mapping::open(fd, place)) {
             Some(Ok(mapping)) => Some(Arc::new(mapping)),
             Some(Err(error)) if error.kind() == ErrorKind::Remote => return Err(error),
@@ -182,6 +200,7 @@ impl<'a> Incoming<'a> {
             Some(Refusal::Range) => {
                 (ErrorKind::InvalidUsage, "the range is past the end of the exposed memory")
             }
+            Some(Refusal::Failed) => (ErrorKind::Remote, "its device has failed"),
             Some(Refusal::Cancelled) => (ErrorKind::Aborted, "it was cancelled"),
             None => return Err(broken("a refusal without a reason".into())),
         };
@@ -244,7 +263,7 @@ impl Sink for Incoming<'_> {
         let mut reads = lock(&self.line.reads);
         let Some(finished) = reads.landed(head, bytes)? else { return Ok(()) };
         self.close_batch();
-        self.member.deliver(Item::Read(finished));
+        self.member.read_ended(self.line, &mut reads, finished);
         drop(reads);
         self.member.mark_dirty();
         Ok(())

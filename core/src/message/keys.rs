@@ -132,7 +132,15 @@ mod tests {
     use crate::rdma::{Gid, GidKind};
 
     fn token(slot: u32) -> Token {
-        Token { generation: 1, slot, age: 0, length: 8, shared: false, secret: [slot as u8; 16] }
+        Token {
+            generation: 1,
+            slot,
+            age: 0,
+            length: 8,
+            shared: false,
+            device: false,
+            secret: [slot as u8; 16],
+        }
     }
 
     fn region(address: u64) -> RemoteRegion {

@@ -41,6 +41,8 @@ pub(super) struct Line {
     fetching: AtomicBool,
     /// The device may have brought more than one turn takes, or have room that nobody has filled.
     fetches_wait: AtomicBool,
+    /// Reads into devices wait for another turn.
+    pub(super) transfers_wait: AtomicBool,
     /// The last kick served as many bytes as it may in one turn, and more are to be served.
     waits_for_turn: AtomicBool,
     /// Reads that the peer has asked for, and of what.
@@ -70,6 +72,7 @@ impl Line {
             copies: AtomicBool::new(false),
             fetching: AtomicBool::new(false),
             fetches_wait: AtomicBool::new(false),
+            transfers_wait: AtomicBool::new(false),
             waits_for_turn: AtomicBool::new(false),
             read_depth,
             serving: Mutex::default(),
@@ -171,6 +174,16 @@ impl Line {
         self.fetching.load(Ordering::Relaxed)
     }
 
+    /// Whether reads into devices wait for another turn.
+    pub(super) fn has_transfers(&self) -> bool {
+        self.transfers_wait.load(Ordering::Relaxed)
+    }
+
+    /// Notes that reads into devices have another turn, if there are any. The caller has them locked.
+    pub(super) fn note_transfers(&self, reads: &Reads) {
+        self.transfers_wait.store(reads.has_transfers(), Ordering::Relaxed);
+    }
+
     /// Notes whether the device makes the oldest reads, and whether that needs another turn. The caller has the reads locked.
     pub(super) fn set_fetching(&self, fetching: bool, waits: bool) {
         self.fetching.store(fetching, Ordering::Relaxed);
@@ -182,6 +195,7 @@ impl Line {
         self.has_copies()
             || self.waits_for_turn.load(Ordering::Relaxed)
             || self.fetches_wait.load(Ordering::Relaxed)
+            || self.has_transfers()
     }
 
     /// Called about once a second: unmaps memory that was revoked. An error if the peer's host has not answered for too long.

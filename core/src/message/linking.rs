@@ -62,11 +62,12 @@ impl Engine {
                 (0..LAST_PULLS).take_while(|_| matches!(self.pull(link, &mut None), Ok(1..))).for_each(drop);
             }
         }
-        if link.line.has_left()
-            && others.iter().any(|other| turn.links.get(*other).is_some_and(|l| !l.line.has_left()))
-        {
-            // The goodbye on the other link is still on its way.
+        if link.line.has_left() && member.end().is_none() && !member.has_left() {
+            // The goodbye on another link is still on its way. That link may not be there yet.
             link.line.end();
+            if !turn.leaving.iter().any(|leaving| Arc::ptr_eq(leaving, &member)) {
+                turn.leaving.push(member);
+            }
             return;
         }
         self.forget(turn, &member);
@@ -78,6 +79,17 @@ impl Engine {
             log::warn!("{error}");
         }
         self.lose(&member, &error);
+    }
+
+    /// Ends peers that have left, and of which no link is to come any more. Returns how many.
+    pub(super) fn end_left(&self, turn: &mut Turn) -> usize {
+        let leaving = turn.leaving.extract_if(.., |member| member.end().is_some() || member.has_left());
+        let ended: Vec<Arc<Member>> = leaving.collect();
+        for member in &ended {
+            self.forget(turn, member);
+            self.lose(member, &Error::peer_lost("recv", member.rank, "it left"));
+        }
+        ended.len()
     }
 
     /// Takes what a link that is about to end has brought. Returns the error if that ends with a goodbye.

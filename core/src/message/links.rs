@@ -76,11 +76,6 @@ impl Links {
         self.slots.get_mut(index as usize).filter(|slot| slot.age == (token >> 32) as u32)
     }
 
-    pub(super) fn get(&self, token: u64) -> Option<&Link> {
-        let index = (token as u32).checked_sub(1)?;
-        self.slots.get(index as usize).filter(|slot| slot.age == (token >> 32) as u32)?.link.as_ref()
-    }
-
     #[inline]
     pub(super) fn get_mut(&mut self, token: u64) -> Option<&mut Link> {
         self.slot(token)?.link.as_mut()

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::device::Target;
 use super::head::Operation;
 use super::inbox::Offer;
 use super::line::Line;
 use super::peer::{Peer, Read};
+use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
@@ -73,18 +75,46 @@ impl Long {
         deadline: impl Into<Deadline>,
         completion: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
     ) -> Result<Read> {
+        self.begin(|token, told| {
+            self.peer.read(&token, 0, into, deadline, move |outcome| {
+                told(outcome.is_ok());
+                completion(outcome);
+            })
+        })
+    }
+
+    /// As [`read`](Self::read), into the memory of a device; see [`Peer::read_into`].
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); those of the driver.
+    pub fn read_into(
+        &self,
+        into: impl Into<Target>,
+        deadline: impl Into<Deadline>,
+        completion: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<Read> {
+        self.begin(|token, told| {
+            self.peer.read_into(&token, 0, into, deadline, move |outcome| {
+                told(outcome.is_ok());
+                completion(outcome);
+            })
+        })
+    }
+
+    /// Begins the read with `read`, whose completion says whether the data has come.
+    fn begin(&self, read: impl FnOnce(Token, Box<dyn FnOnce(bool) + Send>) -> Result<Read>) -> Result<Read> {
         let Some(answer) = lock(&self.answer).take() else {
             return Err(Error::usage("read", "this long data was read before; keep the bytes instead"));
         };
         let token = answer.offer.token;
         let pending: Pending = Arc::new(Mutex::new(Some(answer)));
         let taken = pending.clone();
-        let read = self.peer.read(&token, 0, into, deadline, move |outcome| {
+        let told = Box::new(move |delivered| {
             if let Some(mut answer) = lock(&taken).take() {
-                answer.delivered = outcome.is_ok();
+                answer.delivered = delivered;
             }
-            completion(outcome);
         });
+        let read = read(token, told);
         if read.is_err() {
             *lock(&self.answer) = lock(&pending).take();
         }

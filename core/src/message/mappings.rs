@@ -167,7 +167,15 @@ mod tests {
     use super::*;
 
     fn token(slot: u32) -> Token {
-        Token { generation: 1, slot, age: 0, length: 8, shared: true, secret: [slot as u8; 16] }
+        Token {
+            generation: 1,
+            slot,
+            age: 0,
+            length: 8,
+            shared: true,
+            device: false,
+            secret: [slot as u8; 16],
+        }
     }
 
     fn mapped(memory: &SharedMemory) -> (Shown, Arc<Mapping>) {

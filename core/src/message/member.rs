@@ -14,6 +14,10 @@ use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering, lock};
 /// The most kinds of which it is kept that the peer knows nothing of them.
 const MAX_UNKNOWN: usize = 64;
 
+/// The peer cannot be ended now: a handshake with it is under way.
+#[derive(Debug)]
+pub(super) struct Connecting;
+
 /// A peer.
 #[derive(Debug)]
 pub(super) struct Member {
@@ -122,6 +126,36 @@ impl Member {
         Some(std::mem::take(&mut *lines))
     }
 
+    /// As [`finish`](Self::finish) if no handshake with the peer is under way; otherwise an error, and nothing has changed.
+    pub(super) fn finish_between_handshakes(
+        &self,
+        why: &Error,
+    ) -> std::result::Result<Option<Vec<Arc<Line>>>, Connecting> {
+        let mut lines = lock(&self.lines);
+        if self.end.get().is_some() {
+            return Ok(None);
+        }
+        if !self.counted.load(Ordering::Acquire) {
+            if !self.hub.lives.end_between_handshakes(self.rank, self.generation) {
+                return Err(Connecting);
+            }
+            self.counted.store(true, Ordering::Release);
+        }
+        let set = self.end.set(why.clone());
+        Ok(set.is_ok().then(|| std::mem::take(&mut *lines)))
+    }
+
+    /// Whether a handshake with the peer is under way, which may bring another link.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.hub.lives.is_connecting(self.rank, self.generation)
+    }
+
+    /// Whether the peer has said goodbye on every link that it has with this side. Handshakes are looked at first: the link
+    /// that one has brought shows before the handshake ends.
+    pub(super) fn has_left(&self) -> bool {
+        !self.is_connecting() && self.lines().iter().all(|line| line.has_left())
+    }
+
     /// Notes that the peer is in a later life, so that this one ends soon.
     pub(super) fn supersede(&self) {
         let lines = lock(&self.lines);
@@ -133,7 +167,7 @@ impl Member {
     /// with it.
     fn count_end(&self) {
         if !self.counted.swap(true, Ordering::AcqRel) {
-            self.hub.end_life(self.rank, self.generation);
+            self.hub.lives.end(self.rank, self.generation);
         }
     }
 
@@ -259,6 +293,11 @@ impl Member {
         for line in self.lines() {
             let (late, due) = {
                 let mut reads = lock(&line.reads);
+                if reads.expire_transfers() {
+                    // They end in a turn, when their devices write nothing more.
+                    line.note_transfers(&reads);
+                    self.mark_dirty();
+                }
                 (reads.expire(), reads.next_deadline())
             };
             if !late.is_empty() {

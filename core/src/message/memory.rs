@@ -4,15 +4,18 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::device::DeviceMemory;
 use super::lent::Lent;
 use super::shared::SharedMemory;
 
 /// Bytes that stay as they are and where they are while they are exposed: of an `Arc<[u8]>`, a `Vec<u8>`, or static ones; or a
-/// [`SharedMemory`], which processes of the same host read without their owner's help.
+/// [`SharedMemory`], which processes of the same host read without their owner's help; or the memory of a device: a
+/// [`GpuBuffer`](crate::gpu::GpuBuffer).
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub(super) bytes: Lent,
     pub(super) shared: Option<SharedMemory>,
+    pub(super) device: Option<Arc<dyn DeviceMemory>>,
 }
 
 impl Memory {
@@ -22,12 +25,17 @@ impl Memory {
     /// `owner` keeps them readable and at that address for as long as it lives, and nothing writes to them meanwhile.
     pub unsafe fn from_raw(address: NonNull<u8>, length: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         // SAFETY: the caller's promise.
-        Self { bytes: unsafe { Lent::new(address, length, true, owner) }, shared: None }
+        Self { bytes: unsafe { Lent::new(address, length, true, owner) }, shared: None, device: None }
+    }
+
+    /// Memory of a device.
+    pub(crate) fn of_device(memory: Arc<dyn DeviceMemory>) -> Self {
+        Self { bytes: Lent::of(Vec::new()), shared: None, device: Some(memory) }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.device.as_ref().map_or(self.bytes.len(), |device| device.len())
     }
 
     /// Whether there are none.
@@ -60,7 +68,7 @@ impl From<Vec<u8>> for Memory {
 
 impl From<SharedMemory> for Memory {
     fn from(memory: SharedMemory) -> Self {
-        Self { bytes: memory.lent(), shared: Some(memory) }
+        Self { bytes: memory.lent(), shared: Some(memory), device: None }
     }
 }
 

@@ -17,7 +17,7 @@ use super::tcp::Scratch;
 use super::thread::Runner;
 use super::verbs::Nic;
 use crate::bootstrap::Bootstrap;
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::logging::host_identity;
 use crate::net::{
@@ -40,6 +40,7 @@ pub struct Messenger {
     pub(super) core: Arc<Core>,
     /// Ends before `core` does: it calls into it.
     reactor: Option<Reactor>,
+    door: Arc<Door>,
     pub(super) runner: Mutex<Option<Runner>>,
 }
 
@@ -161,14 +162,14 @@ impl Messenger {
             connecting: Mutex::default(),
         });
         let reactor = Reactor::start("aq-message", ReactorConfig::default(), Box::new(NoLinks))?;
-        let (host, lives) = (Arc::downgrade(&core), Arc::downgrade(&core));
+        let (host, answering) = (Arc::downgrade(&core), Arc::downgrade(&core));
         let door = Arc::new(Door::new(
             me,
             nic,
-            Box::new(move |hello| lives.upgrade().map_or(0, |core| core.engine.life_to_tell(hello))),
-            Box::new(move |hello, life, raw, carrier| {
+            Box::new(move |hello| answering.upgrade().map(|core| core.engine.answer(hello))),
+            Box::new(move |hello, handshake, raw, carrier| {
                 if let Some(core) = host.upgrade() {
-                    core.accepted(hello, life, raw, carrier);
+                    core.accepted(hello, handshake, raw, carrier);
                 }
             }),
         )?);
@@ -183,7 +184,7 @@ impl Messenger {
                 }),
             );
         }
-        Ok(Self { core, reactor: Some(reactor), runner: Mutex::default() })
+        Ok(Self { core, reactor: Some(reactor), door, runner: Mutex::default() })
     }
 
     /// Where others reach this messenger.
@@ -237,6 +238,12 @@ impl Messenger {
             // The threads are the parent's.
             std::mem::forget(runner);
             return Ok(());
+        }
+        // Peers that were answered count on their links: they hear a goodbye on those as well.
+        self.door.close();
+        let mut backoff = Backoff::new();
+        while self.core.engine.hub.lives.has_handshakes() && !deadline.expired() {
+            backoff.pause(deadline);
         }
         drop(reactor);
         if let Some(runner) = runner {

@@ -1,4 +1,4 @@
-//! Messages and remote reads between processes: point to point, without a GPU.
+//! Messages and remote reads between processes: point to point, without a GPU. Memory of GPUs joins by a contract.
 
 mod address;
 mod batch;
@@ -7,6 +7,7 @@ mod config;
 mod connecting;
 mod copying;
 mod credit;
+pub(crate) mod device;
 mod dispatch;
 mod door;
 mod driving;
@@ -17,7 +18,9 @@ mod fetches;
 mod fetching;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod handing;
 mod handlers;
+mod handshake;
 mod head;
 mod hello;
 mod hub;
@@ -28,6 +31,7 @@ mod lent;
 mod line;
 mod linking;
 mod links;
+mod lives;
 mod long;
 mod mappings;
 mod member;
@@ -38,6 +42,7 @@ mod one_sided;
 mod peer;
 mod progress;
 mod reading;
+mod reading_into;
 mod reads;
 mod received;
 mod revocation;
@@ -46,10 +51,12 @@ mod sent;
 mod serving;
 mod shared;
 mod sleeping;
+mod staging;
 mod tcp;
 mod tending;
 mod thread;
 mod tokens;
+mod transfers;
 mod verbs;
 mod wire;
 
@@ -76,6 +83,7 @@ pub use ring::BareRing;
 pub use crate::net::{Secret, SecretText};
 pub use address::Address;
 pub use config::{MAX_EAGER, MessengerConfig};
+pub use device::Target;
 pub use dispatch::PeerEvent;
 pub use exposed::Exposed;
 pub use handlers::Queue;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::copying::IN_CALL;
+use super::device::Target;
 use super::head::{Head, Operation};
 use super::inbox::Item;
 use super::line::Line;
@@ -12,6 +13,7 @@ use super::offers::Delivery;
 use super::reading::Completion;
 use super::sent::{Reason, Sent};
 use super::tokens::Token;
+use super::transfers::Transfer;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -168,18 +170,7 @@ impl Peer {
         deadline: impl Into<Deadline>,
         completion: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
     ) -> Result<Read> {
-        let member = &self.member;
-        member.hub.check_process("read")?;
-        member.check("read")?;
-        if token.generation != member.generation {
-            let text = format!(
-                "the token is not of rank {} as it runs now: ask its owner for a new one, and read from the owner",
-                member.rank
-            );
-            return Err(Error::usage("read", text));
-        }
-        token.check_range("read", offset, into.len() as u64)?;
-        let line = member.sender("read")?;
+        let (member, line) = (&self.member, self.check_read(token, offset, into.len())?);
         let most = member.hub.limits.reads;
         let mut completion: Option<Completion> = Some(Box::new(completion));
         let added = lock(&line.reads).add((*token, offset), into, deadline.into(), &mut completion, most);
@@ -202,6 +193,55 @@ impl Peer {
         Ok(Read { peer: self.clone(), line: line.clone(), id })
     }
 
+    /// As [`read`](Self::read), into all of the memory of a device; into a part of a buffer with
+    /// [`GpuBuffer::slice`](crate::gpu::GpuBuffer::slice). Nothing else may use that memory until `completion` has run. After an error it may hold
+    /// anything.
+    ///
+    /// The memory of a device of the same host is mapped at the first read, where both ends can, and copied by the reader's device. Else
+    /// the data comes through the host's memory, a bounded part at a time.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); those of the driver.
+    pub fn read_into(
+        &self,
+        token: &Token,
+        offset: u64,
+        into: impl Into<Target>,
+        deadline: impl Into<Deadline>,
+        completion: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<Read> {
+        let Target(mut target) = into.into();
+        let (member, line) = (&self.member, self.check_read(token, offset, target.len())?);
+        member.hub.exposures.keep(target.prepare().map_err(|error| error.of("read"))?);
+        let completion: Completion = Box::new(move |outcome| completion(outcome.map(drop)));
+        let deadline = deadline.into();
+        let mut transfer = Some(Transfer { id: 0, token: *token, offset, deadline, completion, target });
+        let mut reads = lock(&line.reads);
+        let id = reads.add_transfer(&mut transfer, member.hub.limits.reads)?;
+        line.note_transfers(&reads);
+        drop(reads);
+        member.transfer(line);
+        member.mark_timed();
+        member.mark_dirty();
+        Ok(Read { peer: self.clone(), line: line.clone(), id })
+    }
+
+    /// The link for a read of `length` bytes at `offset` of the memory that `token` stands for, if that can be.
+    fn check_read(&self, token: &Token, offset: u64, length: usize) -> Result<&Arc<Line>> {
+        let member = &self.member;
+        member.hub.check_process("read")?;
+        member.check("read")?;
+        if token.generation != member.generation {
+            let text = format!(
+                "the token is not of rank {} as it runs now: ask its owner for a new one, and read from the owner",
+                member.rank
+            );
+            return Err(Error::usage("read", text));
+        }
+        token.check_range("read", offset, length as u64)?;
+        member.sender("read")
+    }
+
     /// Says goodbye to the peer after what was sent, and ends the link; what is under way with it ends with `Stopped`. The
     /// peer learns that this side left. Every handle of it is closed.
     ///
@@ -214,6 +254,12 @@ impl Peer {
             Some(engine) => engine.close(&self.member, deadline.into()),
             None => Ok(()),
         }
+    }
+
+    /// Pieces of the peer's memory that this side has mapped.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn mappings(&self) -> usize {
+        self.member.lines().iter().map(|line| lock(&line.reads).mappings()).sum()
     }
 
     fn progress(&self) -> Result<usize> {
@@ -247,6 +293,12 @@ impl Read {
             Error::new(ErrorKind::Aborted, "read", "the read was cancelled").with_peer(self.peer.rank());
         let member = &self.peer.member;
         let mut reads = lock(&self.line.reads);
+        if reads.cancel_transfer(self.id, error.clone()) {
+            self.line.note_transfers(&reads);
+            drop(reads);
+            member.mark_dirty();
+            return true;
+        }
         let Some((finished, asked)) = reads.cancel(self.id, error) else { return false };
         // Under the lock: whoever closes the messenger meanwhile ends the reads and then runs what was delivered.
         member.deliver(Item::Read(finished));

@@ -52,6 +52,9 @@ impl Engine {
         }
         let (pulled, calls) = self.pull_all(turn, &mut batch);
         moved += pulled + self.send_all(turn);
+        if !turn.leaving.is_empty() {
+            moved += self.end_left(turn);
+        }
         let cost = if calls {
             CALL
         } else if moved > 0 {

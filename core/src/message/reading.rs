@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::device::DeviceTarget;
 use super::mappings::{Mapping, Mappings};
 use super::tokens::Token;
 use crate::deadline::Deadline;
@@ -15,8 +16,13 @@ pub(super) type Completion = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 /// A read that has ended, before its completion has run.
 pub(super) struct Finished {
+    pub(super) id: u32,
     pub(super) completion: Completion,
     pub(super) outcome: Result<Vec<u8>>,
+    /// The read into a device that it is a part of.
+    pub(super) transfer: Option<u32>,
+    /// The memory into which it went, if that is a device's: dropped before the completion runs.
+    pub(super) target: Option<Box<dyn DeviceTarget>>,
 }
 
 /// A read under way.
@@ -32,6 +38,8 @@ pub(super) struct Reading {
     pub(super) begun: usize,
     pub(super) way: Way,
     pub(super) deadline: Deadline,
+    /// The read into a device that this is a part of.
+    pub(super) transfer: Option<u32>,
     /// `None` once it was told early: cancelled, or too late.
     pub(super) completion: Option<Completion>,
 }
@@ -65,6 +73,12 @@ impl Way {
 pub(super) type Queue = VecDeque<Reading>;
 
 impl Reading {
+    /// Ends it; `None` if it was told early.
+    pub(super) fn end(self, outcome: Result<Vec<u8>>) -> Option<Finished> {
+        let Self { id, transfer, completion, .. } = self;
+        completion.map(|completion| Finished { id, completion, outcome, transfer, target: None })
+    }
+
     /// Looks whether the memory is mapped.
     pub(super) fn find(&mut self, mappings: &mut Mappings) {
         if matches!(self.way, Way::Shared)

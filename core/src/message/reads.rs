@@ -15,6 +15,7 @@ use super::mappings::{Copying, Mapping, Mappings};
 use super::one_sided::OneSided;
 use super::reading::{Completion, Finished, Queue, Reading, Way, broken, oldest};
 use super::tokens::Token;
+use super::transfers::{Transfers, is_before};
 use super::wire::Landing;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -23,27 +24,29 @@ use crate::wire::Writer;
 /// The reads of one link.
 #[derive(Default)]
 pub(super) struct Reads {
-    next: u32,
-    queue: Queue,
+    pub(super) next: u32,
+    pub(super) queue: Queue,
     /// How many at the front of the queue the owner has been asked for.
-    asked: usize,
+    pub(super) asked: usize,
     /// The last of these was asked for a mapping. Nothing behind it has been asked for.
-    waits_for_mapping: bool,
+    pub(super) waits_for_mapping: bool,
     /// A thread copies for the oldest read, and has taken the place for its bytes.
     copying: bool,
     /// Whether the link can carry descriptors.
-    maps: bool,
+    pub(super) maps: bool,
     mappings: Mappings,
     /// Whether the link has devices that can read.
-    fetches: bool,
+    pub(super) fetches: bool,
     fetched: Fetches,
+    /// Reads into the memory of devices, of which parts are in the queue.
+    pub(super) transfers: Transfers,
     /// Where data of the oldest read lands. Only the thread that pulls touches it, so that memory into which the system
     /// receives is not freed meanwhile.
     landing: Option<Vec<u8>>,
     /// No deadline is earlier than this.
     due: Option<Deadline>,
     /// Why there are no reads any more.
-    ended: Option<Error>,
+    pub(super) ended: Option<Error>,
 }
 
 impl Reads {
@@ -62,34 +65,48 @@ impl Reads {
         completion: &mut Option<Completion>,
         most: usize,
     ) -> Result<u32> {
+        self.check(most)?;
+        let id = self.begin(deadline);
+        let way = Way::new(
+            self.maps && token.shared && !token.device,
+            self.fetches && !token.device && !into.is_empty(),
+        );
+        self.queue.push_back(Reading {
+            id,
+            token,
+            offset,
+            length: into.len(),
+            into,
+            got: 0,
+            begun: 0,
+            way,
+            deadline,
+            transfer: None,
+            completion: completion.take(),
+        });
+        Ok(id)
+    }
+
+    /// An error if no read can be added to at most `most`.
+    pub(super) fn check(&self, most: usize) -> Result<()> {
         if let Some(error) = &self.ended {
             return Err(error.clone().of("read"));
         }
-        if self.queue.len() >= most {
+        if self.queue.len() + self.transfers.len() >= most {
             let text = format!(
                 "{most} reads from this peer are under way; wait for some of them, or raise `with_reads`"
             );
             return Err(Error::new(ErrorKind::Exhausted, "read", text));
         }
+        Ok(())
+    }
+
+    /// The number of a new read with a deadline.
+    pub(super) fn begin(&mut self, deadline: Deadline) -> u32 {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let (length, completion) = (into.len(), completion.take());
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        let way = Way::new(self.maps && token.shared, self.fetches && length > 0);
-        let (got, begun) = (0, 0);
-        self.queue.push_back(Reading {
-            id,
-            token,
-            offset,
-            into,
-            length,
-            got,
-            begun,
-            way,
-            deadline,
-            completion,
-        });
-        Ok(id)
+        id
     }
 
     /// Asks for reads that were not asked for yet, at most `depth` at a time, with `push`, until that has no room. True if all
@@ -173,7 +190,7 @@ impl Reads {
     pub(super) fn mapped(&mut self, id: u32, mapping: Option<Arc<Mapping>>) -> Result<Option<Finished>> {
         let asked_for = self.waits_for_mapping && self.asked == 1;
         let reading = oldest(&mut self.queue, self.asked, id)?;
-        if !asked_for || reading.got > 0 {
+        if !asked_for || reading.got > 0 || reading.token.device {
             return Err(broken(format!("memory for read {id}, which waits for data")));
         }
         (self.asked, self.waits_for_mapping) = (0, false);
@@ -247,28 +264,29 @@ impl Reads {
             (reading.into, reading.got) = (copy.into, copy.got);
             return None;
         }
-        let completion = self.queue.pop_front()?.completion?;
-        Some(Finished { completion, outcome: valid.map(|()| copy.into) })
+        self.queue.pop_front()?.end(valid.map(|()| copy.into))
     }
 
     /// Whether nothing is under way.
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.transfers.is_empty()
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn mappings(&self) -> usize {
-        self.mappings.len()
+        self.mappings.len() + self.transfers.mappings()
     }
 
     /// Unmaps memory that is not exposed any more.
     pub(super) fn sweep(&mut self) {
         self.mappings.sweep();
+        self.transfers.sweep();
     }
 
     /// When to look at the deadlines; `None` if there are none.
     pub(super) fn next_deadline(&self) -> Option<Deadline> {
-        self.due.filter(|_| self.queue.iter().any(|reading| reading.completion.is_some()))
+        let is_open = |reading: &Reading| reading.completion.is_some() && reading.transfer.is_none();
+        self.due.filter(|_| self.transfers.deadline().is_some() || self.queue.iter().any(is_open))
     }
 
     /// Where the data of `head` goes that is still to come, `done` bytes having landed.
@@ -301,9 +319,9 @@ impl Reads {
             };
         }
         let into = self.landing.take();
-        Ok(self.pop().and_then(|reading| {
-            let outcome = Ok(into.unwrap_or(reading.into));
-            reading.completion.map(|completion| Finished { completion, outcome })
+        Ok(self.pop().and_then(|mut reading| {
+            let bytes = into.unwrap_or_else(|| std::mem::take(&mut reading.into));
+            reading.end(Ok(bytes))
         }))
     }
 
@@ -322,15 +340,14 @@ impl Reads {
         oldest(&mut self.queue, self.asked, id)?;
         self.landing = None;
         let reading = self.pop();
-        Ok(reading.and_then(|reading| {
-            reading.completion.map(|completion| Finished { completion, outcome: Err(why) })
-        }))
+        Ok(reading.and_then(|reading| reading.end(Err(why))))
     }
 
     /// Gives up read `id`, if it has not ended. True besides if the owner has been asked for it.
     pub(super) fn cancel(&mut self, id: u32, why: Error) -> Option<(Finished, bool)> {
         let index = self.queue.iter().position(|reading| reading.id == id)?;
         let completion = self.queue[index].completion.take()?;
+        let transfer = self.queue[index].transfer;
         let asked = index < self.asked;
         if asked {
             // Its place in the order stays, until the owner has answered.
@@ -340,7 +357,7 @@ impl Reads {
         } else if index > 0 || !self.copying {
             self.queue.remove(index);
         }
-        Some((Finished { completion, outcome: Err(why) }, asked))
+        Some((Finished { id, completion, outcome: Err(why), transfer, target: None }, asked))
     }
 
     /// The reads whose deadline has passed; of each whether the owner has been asked for it.
@@ -348,14 +365,13 @@ impl Reads {
         if self.due.is_none_or(|due| !due.expired()) {
             return Vec::new();
         }
-        let open = || self.queue.iter().filter(|reading| reading.completion.is_some());
+        let is_open = |reading: &&Reading| reading.completion.is_some() && reading.transfer.is_none();
+        let open = || self.queue.iter().filter(is_open);
         let late: Vec<u32> =
             open().filter(|reading| reading.deadline.expired()).map(|reading| reading.id).collect();
-        self.due = open().filter(|reading| !late.contains(&reading.id)).map(|reading| reading.deadline).min();
-        let end = |id| {
-            let error = Error::timeout("read", "the deadline of a read passed before its data came");
-            self.cancel(id, error).map(|(finished, asked)| (id, finished, asked))
-        };
+        let due = open().filter(|reading| !late.contains(&reading.id)).map(|reading| reading.deadline);
+        self.due = due.chain(self.transfers.deadline()).min();
+        let end = |id| self.cancel(id, late_error()).map(|(finished, asked)| (id, finished, asked));
         late.into_iter().filter_map(end).collect()
     }
 
@@ -366,10 +382,17 @@ impl Reads {
         self.fetched.clear();
         (self.asked, self.waits_for_mapping) = (0, false);
         let queue = std::mem::take(&mut self.queue);
-        let completions: Vec<Completion> =
-            queue.into_iter().filter_map(|reading| reading.completion).collect();
-        let outcome = |completion| Finished { completion, outcome: Err(why.clone().of("read")) };
-        completions.into_iter().map(outcome).collect()
+        let reads = queue.into_iter().filter(|reading| reading.transfer.is_none());
+        let mut all: Vec<Finished> =
+            reads.filter_map(|reading| reading.end(Err(why.clone().of("read")))).collect();
+        all.extend(self.transfers.fail(why));
+        // All began within half of the numbers.
+        if let Some(first) =
+            all.iter().map(|finished| finished.id).reduce(|a, b| if is_before(b, a) { b } else { a })
+        {
+            all.sort_by_key(|finished| finished.id.wrapping_sub(first));
+        }
+        all
     }
 
     /// Gives up the place of data that was landing. Nobody pulls any more.
@@ -391,6 +414,10 @@ impl Reads {
             self.queue = Queue::new();
         }
     }
+}
+
+pub(super) fn late_error() -> Error {
+    Error::timeout("read", "the deadline of a read passed before its data came")
 }
 
 impl std::fmt::Debug for Reads {

@@ -19,6 +19,12 @@ pub(super) fn before_writing() {
     fence(Ordering::Release); // SYNC message.revoked (owner)
 }
 
+/// Orders what was copied from the memory before the next look at the word.
+#[inline]
+pub(super) fn after_copying() {
+    fence(Ordering::Acquire); // SYNC message.revoked (reader)
+}
+
 /// Runs `copy` if the word, as `load` loads it, is `serial`. True if it still is afterwards: then the copy has nothing that was
 /// written after a revocation.
 #[inline]
@@ -31,7 +37,7 @@ pub(super) fn copy_valid<E>(
         return Ok(false);
     }
     copy()?;
-    fence(Ordering::Acquire); // SYNC message.revoked (reader)
+    after_copying();
     Ok(load()? == serial)
 }
 

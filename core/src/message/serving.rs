@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::exposed::{Exposures, Refusal};
+use super::exposed::{Exposures, Lending, Refusal};
+use super::handing::{Handed, hand_over};
 use super::head::{Head, Operation};
 use super::keys::{self, Key};
 use super::lent::Lent;
-use super::mappings::Place;
 use super::one_sided::OneSided;
+use super::staging::{Next, Staging};
 use super::tokens::Token;
 use super::wire::Wire;
 use crate::error::{Error, ErrorKind, Result};
@@ -52,16 +53,18 @@ struct Job {
     answer: Answer,
     /// A copy of the next piece, for which there was no room.
     copied: Option<Lent>,
+    /// Parts of a device's memory on their way through the host.
+    staging: Staging,
 }
 
 /// How a read is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Data,
     /// The peer can map the memory, if that can be handed over.
     MayMap,
-    /// The descriptor has been handed over; this says what it is.
-    Mapped(Place),
+    /// Descriptors have been handed over; this says what they are.
+    Mapped(Handed),
     /// The peer's device can read the memory; the address of its end of a new pair, if it made one.
     MayFetch(Option<QpAddress>),
     Key(Option<Key>),
@@ -89,7 +92,17 @@ impl Serving {
             Operation::Fetch => Answer::MayFetch(pair),
             _ => Answer::Data,
         };
-        self.jobs.push_back(Job { id: head.id, token, offset, left, cancelled: false, answer, copied: None });
+        let staging = Staging::default();
+        self.jobs.push_back(Job {
+            id: head.id,
+            token,
+            offset,
+            left,
+            cancelled: false,
+            answer,
+            copied: None,
+            staging,
+        });
         Ok(())
     }
 
@@ -108,7 +121,8 @@ impl Serving {
                 return Ok(Served::Enough);
             }
             if job.answer == Answer::MayMap && !job.cancelled {
-                job.answer = hand_over(exposures, job, wire);
+                let request = (&job.token, job.offset, job.left);
+                job.answer = hand_over(exposures, request, wire).map_or(Answer::Data, Answer::Mapped);
             }
             if let Answer::MayFetch(pair) = job.answer {
                 left = left.saturating_sub(if pair.is_some() { TURN } else { KEY });
@@ -123,8 +137,9 @@ impl Serving {
                 continue;
             }
             // Also if it was cancelled meanwhile: the peer must take the descriptor.
-            if let Answer::Mapped(place) = job.answer {
-                if !wire.push(Head::new(Operation::Mapped, 0, job.id, Place::BYTES), &place.encode())? {
+            if let Answer::Mapped(handed) = &job.answer {
+                let body = handed.encode();
+                if !wire.push(Head::new(Operation::Mapped, 0, job.id, body.len()), &body)? {
                     return Ok(Served::Full);
                 }
                 self.jobs.pop_front();
@@ -137,6 +152,25 @@ impl Serving {
                 Ok(_) => exposures.lend(&job.token, job.offset, piece),
                 Err(refusal) => Err(refusal),
             };
+            let (mut staged, most) = (false, wire.max_body());
+            let lent = match lent {
+                Ok(Lending::Bytes(lent)) => Ok(lent),
+                Ok(Lending::Device(memory)) => {
+                    match job.staging.next(&memory, (job.offset, job.left), most) {
+                        Ok(Next::Later) => return Ok(Served::Enough),
+                        // Looked up once more: if the owner still has not revoked the token, all of the copy is from before.
+                        Ok(Next::Bytes(bytes)) => {
+                            staged = true;
+                            exposures.lend(&job.token, job.offset, job.left).map(|_| bytes)
+                        }
+                        Err(error) => {
+                            log::warn!("memory that a peer reads cannot be copied to the host: {error}");
+                            Err(Refusal::Failed)
+                        }
+                    }
+                }
+                Err(refusal) => Err(refusal),
+            };
             let lent = match lent {
                 Ok(lent) => lent,
                 Err(refusal) => {
@@ -147,6 +181,7 @@ impl Serving {
                     continue;
                 }
             };
+            let piece = lent.len() as u64;
             let head = Head::new(Operation::Data, 0, job.id, lent.len());
             let pushed = match lent.stable() {
                 Some(bytes) if bytes.len() < COPIED => wire.push(head, bytes)?,
@@ -165,6 +200,9 @@ impl Serving {
                 return Ok(Served::Full);
             }
             exposures.sent(&job.token, piece);
+            if staged {
+                job.staging.sent(piece);
+            }
             left = left.saturating_sub(piece.max(LEAST));
             job.copied = None;
             job.offset += piece;
@@ -178,15 +216,6 @@ impl Serving {
         }
         Ok(Served::All)
     }
-}
-
-/// Hands the memory over that `job` is about, if its token is good and the wire can do that. Otherwise it is answered as usual.
-fn hand_over(exposures: &Exposures, job: &Job, wire: &dyn Wire) -> Answer {
-    let Ok(Some(shown)) = exposures.map(&job.token, job.offset, job.left) else { return Answer::Data };
-    if !shown.descriptor().is_some_and(|fd| wire.send_descriptor(fd)) {
-        return Answer::Data;
-    }
-    Answer::Mapped(Place { length: shown.length() as u64, word: shown.index, serial: shown.serial })
 }
 
 /// Gives the key of the memory that `job` is about, if its token is good and the `device` can be used. Otherwise the peer asks

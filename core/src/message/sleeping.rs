@@ -32,6 +32,7 @@ impl Engine {
         let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();
         // No descriptor tells of memory that is still to be copied or served.
         busy |= turn.unsent.iter().any(|member| member.waits_for_turn());
+        busy |= turn.leaving.iter().any(|member| member.has_left());
         let links = &mut turn.links;
         turn.polled.retain(|token| {
             let Some(link) = links.get_mut(*token) else { return false };

@@ -46,7 +46,7 @@ impl Engine {
         let (mut all_sent, mut copied, mut failed) = (true, 0, false);
         for line in member.lines() {
             all_sent &= line.kick().unwrap_or(true);
-            copied += member.copy(&line, PIECE) + member.fetch(&line, PIECE);
+            copied += member.copy(&line, PIECE) + member.fetch(&line, PIECE) + member.transfer(&line);
             let waits = line.waits_for_turn();
             all_sent &= !waits;
             copied += usize::from(waits);

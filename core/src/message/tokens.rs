@@ -6,6 +6,8 @@ use crate::wire::{Reader, WireResult, Writer};
 
 /// The bit beside the slot that says that the memory may be mapped.
 const SHARED: u32 = 1 << 31;
+/// The bit that says that it is a device's.
+const DEVICE: u32 = 1 << 30;
 
 /// The right to read one piece of exposed memory, as opaque bytes that any means may carry to a peer.
 ///
@@ -21,6 +23,8 @@ pub struct Token {
     pub(super) length: u64,
     /// Whether a process of the owner's host may map the memory.
     pub(super) shared: bool,
+    /// Whether it is memory of a device.
+    pub(super) device: bool,
     pub(super) secret: [u8; 16],
 }
 
@@ -31,7 +35,8 @@ impl Token {
     /// The wire form.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut w = Writer::new();
-        let slot = self.slot | if self.shared { SHARED } else { 0 };
+        let flag = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
+        let slot = self.slot | flag(self.shared, SHARED) | flag(self.device, DEVICE);
         w.u64(self.generation).u32(slot).u32(self.age).u64(self.length).raw(&self.secret);
         let mut out = [0; Self::BYTES];
         out.copy_from_slice(w.as_bytes());
@@ -51,8 +56,9 @@ impl Token {
 
     pub(super) fn decode(r: &mut Reader<'_>) -> WireResult<Self> {
         let (generation, slot, age, length) = (r.u64()?, r.u32()?, r.u32()?, r.u64()?);
-        let (slot, shared) = (slot & !SHARED, slot & SHARED != 0);
-        Ok(Self { generation, slot, age, length, shared, secret: r.array()? })
+        let (shared, device) = (slot & SHARED != 0, slot & DEVICE != 0);
+        let slot = slot & !(SHARED | DEVICE);
+        Ok(Self { generation, slot, age, length, shared, device, secret: r.array()? })
     }
 
     /// Length of the memory in bytes.

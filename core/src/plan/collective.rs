@@ -1,7 +1,7 @@
 //! Collectives: how chunks of input and output correspond.
 
 /// The result that a plan promises.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collective {
     /// Which collective.
     pub kind: Kind,
@@ -10,7 +10,7 @@ pub struct Collective {
 }
 
 /// Which collective a plan is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Every rank gets the reduction of all inputs.
     AllReduce,

@@ -8,11 +8,13 @@
 //! - Operands count chunks. A chunk has no size until a plan runs.
 //! - Operations are small (24 bytes, and 16 for each operand of a move), because a plan of 1,024 ranks has millions.
 
+use std::hash::{Hash, Hasher};
+
 use super::collective::Collective;
 pub use super::reduction::Reduction;
 
 /// The work of every rank in one collective. A value that names no device: check, simulate or compile it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// Name, for people and for caches.
     pub name: String,
@@ -25,7 +27,7 @@ pub struct Plan {
 }
 
 /// Settings that hold for all ranks of a [`Plan`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How data crosses between ranks, for people and for files; the operations say it exactly.
     pub protocol: Protocol,
@@ -63,7 +65,7 @@ impl Default for Settings {
 }
 
 /// How data crosses between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// Plain data and signals.
     Simple,
@@ -75,7 +77,7 @@ pub enum Protocol {
 }
 
 /// One rank's part of a [`Plan`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RankPlan {
     /// Chunks of the input buffer.
     pub input_chunks: u32,
@@ -96,7 +98,7 @@ pub struct RankPlan {
 }
 
 /// A group of ranks whose buffers a switch reduces from and broadcasts to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Switch {
     /// The buffer that takes part, at every rank.
     pub buffer: Buffer,
@@ -105,7 +107,7 @@ pub struct Switch {
 }
 
 /// A thread block: operations in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Block {
     /// Operations. Only [`Op::Sync`] and [`Op::Barrier`] order data against what follows.
     pub ops: Vec<Operation>,
@@ -132,11 +134,17 @@ impl PartialEq for Operation {
 
 impl Eq for Operation {}
 
+impl Hash for Operation {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.op.hash(state);
+    }
+}
+
 /// One step of a block, or of one of its threads.
 ///
 /// Control operations (all but `Sync`, `Barrier`, `Move` and `Loop`) of a block take effect in program order. Moves are
 /// ordered against each other and against control operations only by `Sync` and `Barrier`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// All threads of the block have done what stands before when any begins what stands after.
     Sync,
@@ -181,7 +189,7 @@ pub enum Op {
 }
 
 /// A meeting of several thread blocks of one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
     /// Number of the barrier among those of its rank.
     pub id: u32,
@@ -222,7 +230,7 @@ pub enum Buffer {
 ///
 /// All operands have `count` chunks. The order of sources is the order of the reduction, so that every run gives the same
 /// bits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
     /// Operands read, at least one.
     pub sources: Vec<Operand>,
@@ -282,7 +290,7 @@ pub struct Share {
 }
 
 /// A request to a proxy: put chunks of this rank into a peer's buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortPut {
     /// Index into [`RankPlan::port_channels`]; the peer is the channel's.
     pub channel: u32,
@@ -303,7 +311,7 @@ pub struct PortPut {
 }
 
 /// Operations repeated over slices of their chunks: in iteration k every operation handles bytes `k * unit ..` of its range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
     /// Bytes of a slice.
     pub unit: u64,

@@ -39,5 +39,7 @@ pub use position::Position;
 pub use ptx::ptx;
 pub use run::{Executor, ExecutorConfig, PlanBuffers};
 pub(crate) use run::{Numbers, Rows};
+#[doc(hidden)]
+pub use run::{Steps, prepare_alone};
 
 pub use aqueduct_ptx::plan::Element;

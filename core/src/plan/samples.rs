@@ -419,3 +419,21 @@ pub(super) fn change(plan: &mut Plan, rank: usize, block: usize, nth: usize, cha
         change(moved);
     }
 }
+
+/// A plan of one block for each rank as one of so many, which share each of its moves; the first alone signals and waits.
+pub(super) fn shared_by(blocks: u32, mut plan: Plan) -> Plan {
+    for rank in &mut plan.ranks {
+        let member = |member| {
+            let mut block = rank.blocks[0].clone();
+            block.ops.retain(|operation| member == 0 || matches!(operation.op, Op::Move(_) | Op::Sync));
+            for operation in &mut block.ops {
+                if let Op::Move(moved) = &mut operation.op {
+                    moved.share = Some(Share { member, of: blocks });
+                }
+            }
+            block
+        };
+        rank.blocks = (0..blocks).map(member).collect();
+    }
+    plan
+}

@@ -57,7 +57,7 @@ impl Kernel {
 pub(super) fn write(text: &mut Text<'_>, halves: &Halves<'_>, asks: bool, meets: bool) -> Done {
     let late = text.wants_flag();
     if meets && !late {
-        meet(text)?;
+        text.meet()?;
     }
     let (second, past) = (text.label("RECEIVES"), text.label("HALVES"));
     let half = text.kernel.threads / 2;
@@ -85,10 +85,4 @@ fn part(text: &mut Text<'_>, steps: &[Step], mut asks: bool) -> Done {
         asks |= moves::may_give_up(moved);
     }
     Ok(())
-}
-
-/// Writes a meeting of the block at which no thread asks whether another gave up.
-pub(super) fn meet(text: &mut Text<'_>) -> Done {
-    let threads = text.kernel.threads;
-    text.include("plan_sync", &[("ASKS", &0), ("THREADS", &threads), ("LEAVE", &"LEAVE")])
 }

@@ -1,9 +1,9 @@
 //! The description of a plan's kernel.
 
-use super::{Element, Number, Signal, Step, Wait};
+use super::{Element, Move, Number, Signal, Step, Wait};
 
 /// The kernel of one rank: one launch is one call of the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// Symbol of the entry point: a PTX identifier.
     pub symbol: String,
@@ -48,8 +48,8 @@ impl Kernel {
     }
 
     /// Whether a launch may have fewer blocks than [`blocks`](Self::blocks), from one on, and another number in each call: all
-    /// moves are of equally many chunks and shared by all blocks, block k as member k, and only the first block does anything
-    /// else but sync. The shares are then those of the launch's blocks, by which
+    /// moves are of equally many chunks, the same in all blocks and shared by them, block k as member k, and only the first block
+    /// does anything else but sync. The shares are then those of the launch's blocks, by which
     /// [`PlanArgs::grid_magic`](crate::abi::PlanArgs::grid_magic) divides.
     ///
     /// Equal ranges have equal shares, so what a block reads of its own writes stays its own whatever the grid.
@@ -59,6 +59,14 @@ impl Kernel {
             _ => None,
         });
         let first = counts.next();
+        // What all blocks share of each move.
+        let moves = |shape: &Shape| -> Vec<Move> {
+            let moves = shape.steps.iter().filter_map(|step| match step {
+                Step::Move(moved) => Some(Move { share: None, ..moved.clone() }),
+                _ => None,
+            });
+            moves.collect()
+        };
         self.blocks.len() > 1
             && first
                 .is_some_and(|first| matches!(first, Number::Fixed(_)) && counts.all(|count| count == first))
@@ -71,6 +79,8 @@ impl Kernel {
                     _ => false,
                 })
             })
+            // A launch without some of the blocks would leave out what only they move.
+            && self.shapes.windows(2).all(|pair| moves(&pair[0]) == moves(&pair[1]))
     }
 }
 
@@ -80,7 +90,7 @@ pub const UNIT_DATA: u32 = 960;
 pub const UNIT_LINES: u32 = 1024;
 
 /// How packets carry their flags.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PacketForm {
     /// LL16: 8 bytes of data and two flags of 4 bytes.
     #[default]
@@ -94,7 +104,7 @@ pub enum PacketForm {
 /// How the ranks that exchange packets begin a new lap of flags, once in 2^32 calls: each waits until the others have ended their
 /// last call of the old lap, all its blocks zero its packets, and it waits until the others have done the same. The flag of an
 /// old packet could otherwise pass for that of a new one. All blocks must be resident.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Laps {
     /// Index of the address of this rank's packets.
     pub packets: u32,
@@ -114,7 +124,7 @@ pub struct Laps {
 /// its number at every rank ([`Step::ShowRows`]), and each block compares all rows of all ranks itself ([`Step::JudgeRows`]). A
 /// [`PlanRow`](crate::abi::PlanRow) speaks of one pair of ranks; row `s * ranks + r` of a block's table is what rank s says of
 /// rank r.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// This rank.
     pub me: u32,
@@ -129,7 +139,7 @@ pub struct Rows {
 }
 
 /// Records of times: [`TraceRecord`](crate::abi::TraceRecord), `records` of them for each block, one block's behind the other's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Trace {
     /// Index of their address.
     pub address: u32,
@@ -145,7 +155,7 @@ pub struct Shape {
 }
 
 /// One thread block.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     /// Index into [`Kernel::shapes`].
     pub shape: u32,

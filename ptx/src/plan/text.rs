@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::mem;
 
-use super::{Kernel, Number, halves};
+use super::{Kernel, Number};
 use crate::template::{self, TemplateError};
 use crate::{Target, failure, globals, sources};
 
@@ -142,9 +142,15 @@ impl<'k> Text<'k> {
             self.include("plan_label", &[("NAME", &over)])?;
         }
         if self.meets {
-            halves::meet(self)?;
+            self.meet()?;
         }
         Ok(())
+    }
+
+    /// Writes a meeting of the block at which no thread asks whether another gave up.
+    pub(super) fn meet(&mut self) -> Result<(), TemplateError> {
+        let threads = self.kernel.threads;
+        self.include("plan_sync", &[("ASKS", &0), ("THREADS", &threads), ("LEAVE", &"LEAVE")])
     }
 
     /// Loads an address that the caller passed.

@@ -178,6 +178,19 @@ fn a_grid_that_cannot_shrink_says_so() {
     assert!(!change(&|kernel| {
         kernel.shapes[0].steps.push(Step::Barrier { state: fixed(BARRIERS), blocks: fixed(3) });
     }));
+    // The first block signals, and moves another range than the others.
+    let other = |kernel: &mut Kernel, moves_other: bool| {
+        let mut shape = kernel.shapes[0].clone();
+        shape.steps.push(Step::Signal(vec![signal(0, 1)]));
+        if moves_other {
+            let Step::Move(moved) = &mut shape.steps[0] else { unreachable!() };
+            moved.sources[0].first = fixed(1);
+        }
+        kernel.shapes.push(shape);
+        kernel.blocks[0].shape = 1;
+    };
+    assert!(change(&|kernel| other(kernel, false)));
+    assert!(!change(&|kernel| other(kernel, true)));
     let alone = Kernel { blocks: vec![Block { shape: 0, row: vec![0] }], ..one_shot(0, 2, 1) };
     assert!(!alone.runs_with_any_grid());
 }

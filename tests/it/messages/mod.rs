@@ -4,6 +4,7 @@
 //! processes. A case ends when something has happened; the only limit of time is one that no correct run reaches.
 
 mod callbacks;
+mod device;
 mod flow;
 mod long;
 mod order;
@@ -40,6 +41,7 @@ macro_rules! backends {
                 reads: any_part_in_order, what_may_not_be_read, stale_tokens, each_ends_once, those_given_up_bring_nothing,
                     both_ways_from_many_threads;
                 shared: both_kinds_in_order, written_before_a_message, revoked_while_threads_read, the_owner_and_the_reader_fork;
+                device: all_kinds_in_order;
                 long: both_ways_at_once, while_other_threads_sleep, refused, a_read_that_fails_delivers_nothing, only_so_many, the_receiver_leaves;
                 sleeping: a_message_wakes, an_outer_loop, room_wakes;
             }
@@ -48,6 +50,7 @@ macro_rules! backends {
             processes! { processes, killed_and_started_again, $how $(, $ignored)? }
             processes! { processes, stopped_and_continued, $how $(, $ignored)? }
             processes! { shared, the_owner_is_stopped_and_killed, $how $(, $ignored)? }
+            processes! { device, the_owner_of_device_memory_is_killed, $how $(, $ignored)? }
 
             #[test]
             fn other_threads_wake() {
@@ -89,6 +92,39 @@ backends! {
     shared_memory: Backend::SharedMemory;
     // The stand-in joins messengers of one process only.
     verbs: Backend::Verbs, processes: "needs an RDMA NIC: ci/rdma-vm runs it on soft-RoCE";
+}
+
+/// Device memory of GPUs.
+mod hardware {
+    use super::device::{all_kinds_in_order_on, the_owner_of_device_memory_is_killed_on};
+    use super::rig::{Backend, Rig};
+    use crate::group::Machine;
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn all_kinds_in_order() {
+        for backend in [Backend::Tcp, Backend::SharedMemory, Backend::Verbs] {
+            all_kinds_in_order_on(
+                &Rig::new(backend, module_path!()).of("all_kinds_in_order"),
+                Machine::Hardware,
+            );
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn the_owner_over_tcp_is_killed() {
+        let rig = Rig::new(Backend::Tcp, module_path!()).of("the_owner_over_tcp_is_killed");
+        the_owner_of_device_memory_is_killed_on(&rig, Machine::Hardware);
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn the_owner_over_shared_memory_is_killed() {
+        let rig =
+            Rig::new(Backend::SharedMemory, module_path!()).of("the_owner_over_shared_memory_is_killed");
+        the_owner_of_device_memory_is_killed_on(&rig, Machine::Hardware);
+    }
 }
 
 /// Connects over the wire that the tests above believe to test.

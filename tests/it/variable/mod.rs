@@ -30,12 +30,14 @@ struct Bench<'a> {
     /// Counts and offsets that are sent, those that there is room for, and the counts that came.
     arrays: [DeviceSlice; 5],
     call: u32,
+    /// Calls are on buffers that the peers do not reach.
+    staged: bool,
 }
 
 impl<'a> Bench<'a> {
     fn new(rank: &'a Rank, element: Element) -> Self {
         let (comm, ranks) = (&rank.comm, rank.comm.size() as usize);
-        let config = CollectiveConfig::default();
+        let config = CollectiveConfig::default().with_staging_bytes(ROOM * element.bytes() + 64);
         let collective = VariableCollective::prepare(comm, Kind::AllToAll, config, soon()).unwrap();
         let [input, output] = [(); 2].map(|()| rank.buffer(ROOM * element.bytes()));
         let shown = collective.buffers(&input, &output, soon()).unwrap();
@@ -43,7 +45,7 @@ impl<'a> Bench<'a> {
         let arrays =
             std::array::from_fn(|which| numbers.slice(8 * ranks * which..8 * ranks * (which + 1)).unwrap());
         let stream = Stream::new(comm.context()).unwrap();
-        Self { rank, collective, stream, element, input, output, shown, arrays, call: 0 }
+        Self { rank, collective, stream, element, input, output, shown, arrays, call: 0, staged: false }
     }
 
     fn counts(&self) -> VariableCounts {
@@ -70,7 +72,12 @@ impl<'a> Bench<'a> {
     }
 
     fn launch(&self) -> aqueduct::Result<()> {
-        self.collective.launch(&self.stream, &self.shown, &self.counts(), self.element, None)
+        let counts = self.counts();
+        if self.staged {
+            let [input, output] = [&self.input, &self.output].map(|buffer| buffer.slice(..).unwrap());
+            return self.collective.launch_staged(&self.stream, &input, &output, &counts, self.element, None);
+        }
+        self.collective.launch(&self.stream, &self.shown, &counts, self.element, None)
     }
 
     fn output(&self) -> Vec<u8> {
@@ -142,29 +149,36 @@ fn run(rank: &Rank) {
     let ranks = rank.comm.size() as usize;
     for element in [Element::F32, Element::U8, Element::F64] {
         let mut bench = Bench::new(rank, element);
-        for draw in [Draw::Any, Draw::Nothing, Draw::One, Draw::Exact, Draw::Any, Draw::One, Draw::Any] {
-            bench.run(draw);
+        for staged in [false, true] {
+            bench.staged = staged;
+            every_call(&mut bench, ranks);
         }
-        let last = ranks - 1;
-        bench.refused(&format!("rank {last} has"), |tables| {
-            tables.sent[last][0] = tables.room[0][last] + 1;
-            tables.from[last][0] = 0;
-        });
-        let far = "leave its buffers; no rank has moved anything";
-        bench.refused(far, |tables| tables.from[last][0] = ROOM as u64 + 1 - tables.sent[last][0]);
-        bench.refused(far, |tables| tables.to[0][last] = ROOM as u64 + 1);
-        bench.refused(far, |tables| tables.sent[last][0] = u64::MAX);
-        bench.refused(far, |tables| tables.from[0][last] = u64::MAX - 3);
-        // Both ends of a pair.
-        bench.refused(far, |tables| {
-            tables.to[0][last] = u64::MAX;
-            tables.to[last][0] = u64::MAX;
-        });
-        bench.replays();
         rank.barrier();
     }
     parts::run(rank);
     groups::run(rank);
+}
+
+fn every_call(bench: &mut Bench<'_>, ranks: usize) {
+    for draw in [Draw::Any, Draw::Nothing, Draw::One, Draw::Exact, Draw::Any, Draw::One, Draw::Any] {
+        bench.run(draw);
+    }
+    let last = ranks - 1;
+    bench.refused(&format!("rank {last} has"), |tables| {
+        tables.sent[last][0] = tables.room[0][last] + 1;
+        tables.from[last][0] = 0;
+    });
+    let far = "leave its buffers; no rank has moved anything";
+    bench.refused(far, |tables| tables.from[last][0] = ROOM as u64 + 1 - tables.sent[last][0]);
+    bench.refused(far, |tables| tables.to[0][last] = ROOM as u64 + 1);
+    bench.refused(far, |tables| tables.sent[last][0] = u64::MAX);
+    bench.refused(far, |tables| tables.from[0][last] = u64::MAX - 3);
+    // Both ends of a pair.
+    bench.refused(far, |tables| {
+        tables.to[0][last] = u64::MAX;
+        tables.to[last][0] = u64::MAX;
+    });
+    bench.replays();
 }
 
 groups_of_ranks! {

@@ -107,6 +107,58 @@ impl Bench<'_> {
         }
     }
 
+    /// On buffers that the peers do not reach, of which the output is a part of the input.
+    fn scatter_staged(&mut self, collective: &VariableCollective) {
+        let (me, ranks) = (self.rank.me() as usize, self.rank.comm.size());
+        let (counts, offsets) = parts(ranks as usize, self.call);
+        let numbers = self.prepared(&counts, &offsets);
+        let (from, len) = (offsets[me] as usize, counts[me] as usize);
+        let input = &self.buffers[0];
+        let mut expected = self.data(me as u32);
+        self.upload(input, &expected);
+        let whole = input.slice(..4 * ROOM).unwrap();
+        let own = input.slice(4 * from..4 * (from + len)).unwrap();
+        let launch = |input, output| {
+            collective.launch_staged(&self.stream, input, output, &numbers, Element::F32, Reduction::Sum)
+        };
+        launch(&whole, &own).unwrap();
+        self.stream.synchronize(soon()).unwrap();
+        let inputs: Vec<_> = (0..ranks).map(|rank| self.data(rank)).collect();
+        for (index, value) in expected.iter_mut().enumerate().skip(from).take(len) {
+            *value = inputs[1..].iter().fold(inputs[0][index], |sum, input| sum + input[index]);
+        }
+        self.compare(input, &expected, format_args!("a staged reduce-scatter, rank {me}"));
+        let error = launch(&input.slice(..4 * ROOM + 4).unwrap(), &own).unwrap_err().to_string();
+        assert!(error.contains(&format!("with_staging_bytes({})", 4 * ROOM + 4)), "{error}");
+    }
+
+    fn without_memory(&mut self, collective: &VariableCollective) {
+        let [input, output] = self.buffers.clone().map(|buffer| buffer.slice(..).unwrap());
+        let counts = VariableCounts::of_parts(&self.arrays[0], &self.arrays[1]);
+        let launched = collective.launch_staged(&self.stream, &input, &output, &counts, Element::F32, None);
+        let error = launched.unwrap_err().to_string();
+        assert!(error.contains("ask for it with CollectiveConfig::with_staging_bytes"), "{error}");
+    }
+
+    /// As the others, on buffers that the peers do not reach.
+    fn gather_staged(&mut self, collective: &VariableCollective) {
+        let (me, ranks) = (self.rank.me() as usize, self.rank.comm.size() as usize);
+        let (counts, offsets) = parts(ranks, self.call);
+        let numbers = self.prepared(&counts, &offsets);
+        let [input, output] = &self.buffers;
+        self.upload(input, &self.data(me as u32));
+        let mut expected: Vec<f32> = (0..ROOM).map(|index| index as f32).collect();
+        self.upload(output, &expected);
+        let [from, to] = [input, output].map(|buffer| buffer.slice(..4 * ROOM).unwrap());
+        collective.launch_staged(&self.stream, &from, &to, &numbers, Element::F32, None).unwrap();
+        self.stream.synchronize(soon()).unwrap();
+        for part in 0..ranks {
+            let (at, len) = (offsets[part] as usize, counts[part] as usize);
+            expected[at..at + len].copy_from_slice(&self.data(part as u32)[..len]);
+        }
+        self.compare(output, &expected, format_args!("a staged all-gather, rank {me}"));
+    }
+
     /// Ranks that say different counts all get the error, and nothing is written.
     fn disagreement(&mut self, collective: &VariableCollective) {
         let ranks = self.rank.comm.size() as usize;
@@ -148,13 +200,20 @@ pub(super) fn run(rank: &Rank) {
     let buffers = [(); 2].map(|()| rank.buffer(4 * ROOM + GUARD));
     let stream = Stream::new(rank.comm.context()).unwrap();
     let mut bench = Bench { rank, stream, arrays, buffers, call: 0 };
-    let config = || CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+    let config = || {
+        let variants = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+        variants.with_staging_bytes(4 * ROOM)
+    };
     let gather = VariableCollective::prepare(&rank.comm, Kind::AllGather, config(), soon()).unwrap();
     let scatter = VariableCollective::prepare(&rank.comm, Kind::ReduceScatter, config(), soon()).unwrap();
     for call in 0..6 {
         bench.gather(&gather, call % 2 == 1);
         bench.scatter(&scatter, call % 2 == 1);
+        bench.gather_staged(&gather);
+        bench.scatter_staged(&scatter);
     }
+    let bare = VariableCollective::prepare(&rank.comm, Kind::AllGather, CollectiveConfig::default(), soon());
+    bench.without_memory(&bare.unwrap());
     bench.disagreement(&scatter);
     bench.scatter(&scatter, false);
     rank.barrier();

@@ -56,6 +56,8 @@ pub(crate) enum Operation {
     AllGatherV,
     /// Reduce-scatter of parts of different sizes, which only the device knows
     ReduceScatterV,
+    /// A group of sends and receives, one from every rank to every rank, in one launch
+    PointToPoint,
 }
 
 impl Operation {
@@ -87,10 +89,10 @@ impl Operation {
         }
     }
 
-    /// The collective whose parts have sizes of their own, if it is one.
+    /// The collective whose parts have sizes of their own, if it is one, or that moves the messages of a group.
     pub(super) fn variable(self) -> Option<Kind> {
         match self {
-            Self::AllToAllV => Some(Kind::AllToAll),
+            Self::AllToAllV | Self::PointToPoint => Some(Kind::AllToAll),
             Self::AllGatherV => Some(Kind::AllGather),
             Self::ReduceScatterV => Some(Kind::ReduceScatter),
             _ => None,

@@ -133,7 +133,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let (min, max) = default_range(measured, session.software());
     let (min, max) = common.sweep.bounds(min, max)?;
     let built_in = measured.collective(args.root).map(|kind| Shape::built_in(kind, rank.bootstrap.size()));
-    let variable = measured.variable().map(|kind| Parts::new(kind, rank.bootstrap.size()));
+    let variable = Parts::of(measured, rank.bootstrap.size());
     if args.root >= rank.bootstrap.size() {
         let ranks = rank.bootstrap.size();
         refuse!("--root {}: there are {ranks} ranks; use at most {}", args.root, ranks - 1);

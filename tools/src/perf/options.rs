@@ -36,6 +36,7 @@ const COLLECTIVES: &[&str] = &[
     "all-to-all-v",
     "all-gather-v",
     "reduce-scatter-v",
+    "point-to-point",
 ];
 const CHECKED: &[&str] = &[
     "put",
@@ -55,11 +56,13 @@ const CHECKED: &[&str] = &[
     "all-to-all-v",
     "all-gather-v",
     "reduce-scatter-v",
+    "point-to-point",
     "write",
     "read",
     "write-lat",
     "flush",
 ];
+const VARIABLE: &[&str] = &["all-to-all-v", "all-gather-v", "reduce-scatter-v", "point-to-point"];
 const CONNECTIONS: &[&str] = &["write", "read", "write-lat", "flush"];
 const ONE_BY_ONE: &[&str] = &["write-lat", "flush"];
 const TABLES: &[&str] = &[
@@ -81,6 +84,7 @@ const TABLES: &[&str] = &[
     "all-to-all-v",
     "all-gather-v",
     "reduce-scatter-v",
+    "point-to-point",
     "write",
     "read",
     "write-lat",
@@ -125,6 +129,7 @@ const RULES: &[Rule] = &[
             "send-recv",
             "all-to-all-v",
             "all-gather-v",
+            "point-to-point",
         ],
         if_: ALWAYS,
         why: "it reduces nothing; this option is for all-reduce, reduce-scatter, reduce-scatter-v and reduce",
@@ -146,6 +151,7 @@ const RULES: &[Rule] = &[
             "all-to-all-v",
             "all-gather-v",
             "reduce-scatter-v",
+            "point-to-point",
         ],
         if_: ALWAYS,
         why: "it has no root; this option is for broadcast, reduce, gather and scatter",
@@ -158,7 +164,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         options: &["explain"],
-        operations: &["all-to-all-v", "all-gather-v", "reduce-scatter-v"],
+        operations: VARIABLE,
         if_: ALWAYS,
         why: "it has one algorithm; this option is for collectives whose parts are alike",
     },
@@ -170,7 +176,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         options: &["local-register"],
-        operations: &["all-to-all-v", "all-gather-v", "reduce-scatter-v"],
+        operations: VARIABLE,
         if_: ALWAYS,
         why: "it needs buffers that were shown to the peers; this option is for collectives whose parts are alike",
     },

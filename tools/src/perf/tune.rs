@@ -185,8 +185,9 @@ impl Machine<'_> {
             let doubled = std::iter::successors(Some(from), |size| size.checked_mul(2));
             doubled.take_while(|&size| size <= to).map(|size| size.next_multiple_of(grain)).collect()
         };
-        // As collectives limit packets to their part of the scratch, of which half may still be the last candidate's.
-        let room = Env::get()?.scratch_bytes as u64 / (128 * u64::from(ranks));
+        // As collectives limit packets to their part of the scratch, of which half may still be the last candidate's. The rank that has
+        // least decides, as there.
+        let room = rank.min(Env::get()?.scratch_bytes as u64)? / (128 * u64::from(ranks));
         let most_packet = MOST_PACKET.min(self.max).min(room);
         let large = sizes(LARGE.min(self.max), self.max);
         let small = sizes(SMALLEST, most_packet);

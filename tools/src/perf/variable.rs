@@ -1,13 +1,17 @@
-//! `aqueduct perf all-to-all-v`, `all-gather-v`, `reduce-scatter-v`: parts of different sizes, which only the device knows.
+//! `aqueduct perf all-to-all-v`, `all-gather-v`, `reduce-scatter-v`: parts of different sizes, which only the device knows. And
+//! `point-to-point`: the parts of an all-to-all as the sends and receives of a group, which the host lists for each call.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
-use aqueduct::collective::{CollectiveConfig, VariableBuffers, VariableCollective, VariableCounts};
+use aqueduct::collective::{
+    CollectiveConfig, PointToPoint, ReceiveBuffer, VariableBuffers, VariableCollective, VariableCounts,
+};
 use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
 use aqueduct::plan::Kind;
 
-use super::args::{Common, is_slow};
+use super::args::{Common, Operation, is_slow};
 use super::checker::{Checker, GUARD, GUARD_BYTE};
 use super::collective::buffer;
 use super::data::{self, Call, Expected};
@@ -23,11 +27,15 @@ const DISTURBANCE: u64 = 1 << 20;
 pub(super) struct Parts {
     kind: Kind,
     ranks: usize,
+    /// Each part is a message of a group of sends and receives.
+    grouped: bool,
 }
 
 impl Parts {
-    pub(super) fn new(kind: Kind, ranks: u32) -> Self {
-        Self { kind, ranks: ranks as usize }
+    /// Those of an operation, if it has parts of different sizes.
+    pub(super) fn of(operation: Operation, ranks: u32) -> Option<Self> {
+        let kind = operation.variable()?;
+        Some(Self { kind, ranks: ranks as usize, grouped: operation == Operation::PointToPoint })
     }
 
     /// A size is a multiple of so many elements.
@@ -42,7 +50,7 @@ impl Parts {
     }
 
     /// Counts and offsets of the parts of a rank's buffer of `count` elements.
-    fn of(&self, rank: usize, count: usize) -> (Vec<u64>, Vec<u64>) {
+    fn numbers(&self, rank: usize, count: usize) -> (Vec<u64>, Vec<u64>) {
         let unit = count as u64 / self.grain();
         let counts: Vec<u64> = self.shares(rank).into_iter().map(|share| unit * share as u64).collect();
         let offsets = counts.iter().scan(0, |end, count| {
@@ -60,7 +68,7 @@ impl Parts {
 
     /// First elements and counts of a rank's input and output in their buffers.
     fn buffers(&self, rank: usize, count: usize, place: Place) -> [(usize, usize); 2] {
-        let (counts, offsets) = self.of(rank, count);
+        let (counts, offsets) = self.numbers(rank, count);
         let (at, own) = (offsets[rank] as usize, counts[rank] as usize);
         let own = if place == Place::InPlace { (at, own) } else { (0, own) };
         match self.kind {
@@ -72,7 +80,7 @@ impl Parts {
 
     /// Parts of the output: first element and count, the data that it must be, and the element that this begins with.
     fn expected(&self, call: &Call, rank: usize, place: Place) -> Vec<(usize, usize, Expected, u64)> {
-        let (counts, offsets) = self.of(rank, call.count);
+        let (counts, offsets) = self.numbers(rank, call.count);
         let part = |of: usize| (offsets[of] as usize, counts[of] as usize);
         match self.kind {
             Kind::ReduceScatter => {
@@ -82,7 +90,7 @@ impl Parts {
             _ => (0..self.ranks)
                 .map(|from| {
                     let start = match self.kind {
-                        Kind::AllToAll => self.of(from, call.count).1[rank],
+                        Kind::AllToAll => self.numbers(from, call.count).1[rank],
                         _ => 0,
                     };
                     let (at, len) = part(from);
@@ -93,21 +101,30 @@ impl Parts {
     }
 }
 
+/// The measured operation.
+enum Target {
+    Collective {
+        collective: VariableCollective,
+        /// By place.
+        shown: Vec<VariableBuffers>,
+        /// Counts and offsets.
+        arrays: [DeviceSlice; 2],
+    },
+    Group(PointToPoint, ReceiveBuffer),
+}
+
 /// Buffers and kernels for all sizes, allocated once.
 pub(super) struct Bench<'a> {
     session: &'a Session<'a>,
     common: &'a Common,
     parts: Parts,
-    collective: VariableCollective,
+    target: Target,
     checker: Checker,
     stream: Stream,
     clock: EventClock,
     /// The input of calls out of place. Everything else is in the output.
     input: Arc<GpuBuffer>,
     output: Arc<GpuBuffer>,
-    shown: Vec<VariableBuffers>,
-    /// Counts and offsets.
-    arrays: [DeviceSlice; 2],
     sizes: Vec<u64>,
     iteration: u32,
 }
@@ -121,34 +138,25 @@ impl<'a> Bench<'a> {
     ) -> Result<Self> {
         let rank = session.rank;
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
-        let mut config = CollectiveConfig::default();
-        if parts.kind == Kind::ReduceScatter {
-            config = config.with_variants([(common.datatype, common.op)]);
-        }
-        let collective =
-            VariableCollective::prepare(&rank.comm, parts.kind.clone(), config, rank.deadline())?;
         let (input, output) = (buffer(session, most)?, buffer(session, most)?);
-        let shown = parts.places().iter().map(|place| {
-            let input = if *place == Place::InPlace { &output } else { &input };
-            collective.buffers(input, &output, rank.deadline())
-        });
-        let shown = shown.collect::<aqueduct::Result<_>>()?;
-        let numbers = Arc::new(GpuBuffer::new(&rank.context, 2 * 8 * parts.ranks)?);
-        let half = 8 * parts.ranks;
-        let arrays = [numbers.slice(..half)?, numbers.slice(half..2 * half)?];
+        let target = if parts.grouped {
+            let group = PointToPoint::prepare(&rank.comm, rank.deadline())?;
+            let receives = group.buffer(&output, rank.deadline())?;
+            Target::Group(group, receives)
+        } else {
+            collective(session, common, &parts, [&input, &output])?
+        };
         let kind = data::Kind::Element(common.datatype);
         Ok(Self {
             session,
             common,
             parts,
-            collective,
+            target,
             checker: Checker::prepare(rank, common.check_by, kind, common.op)?,
             stream: Stream::new(&rank.context)?,
             clock: EventClock::new(rank)?,
             input,
             output,
-            shown,
-            arrays,
             sizes: sizes.to_vec(),
             iteration: 0,
         })
@@ -182,7 +190,7 @@ impl<'a> Bench<'a> {
         }
         let timing = self.common.plan(bytes, self.session.software());
         self.tell(count)?;
-        let call = |stream: &Stream| self.launch(stream, place);
+        let call = |stream: &Stream| self.launch(stream, count, place);
         let launches = Launches::prepare(&self.stream, self.common.graph, &call)?;
         let [timed] = sample(self.session, &timing, [&mut |calls| launches.time(rank, &self.clock, calls)])?;
         let record = Record::measured("zero-copy", timed.of_parts(launches.per_replay()));
@@ -200,22 +208,45 @@ impl<'a> Bench<'a> {
         .moving(bytes, others))
     }
 
-    /// Writes the numbers of calls of `count` elements.
+    /// Writes the numbers of calls of `count` elements, where they are the device's.
     fn tell(&self, count: usize) -> Result<()> {
         let rank = self.session.rank;
-        let (counts, offsets) = self.parts.of(rank.bootstrap.rank() as usize, count);
-        self.arrays[0].upload(0, &counts, rank.deadline())?;
-        Ok(self.arrays[1].upload(0, &offsets, rank.deadline())?)
+        let Target::Collective { arrays, .. } = &self.target else { return Ok(()) };
+        let (counts, offsets) = self.parts.numbers(rank.bootstrap.rank() as usize, count);
+        arrays[0].upload(0, &counts, rank.deadline())?;
+        Ok(arrays[1].upload(0, &offsets, rank.deadline())?)
     }
 
-    fn launch(&self, stream: &Stream, place: Place) -> aqueduct::Result<()> {
-        let [counts, offsets] = &self.arrays;
-        let numbers = match self.parts.kind {
-            Kind::AllToAll => VariableCounts::of_pairs(counts, offsets, counts, offsets),
-            _ => VariableCounts::of_parts(counts, offsets),
-        };
-        let shown = &self.shown[usize::from(place == Place::InPlace)];
-        self.collective.launch(stream, shown, &numbers, self.common.datatype, self.common.op)
+    fn launch(&self, stream: &Stream, count: usize, place: Place) -> aqueduct::Result<()> {
+        match &self.target {
+            Target::Collective { collective, shown, arrays: [counts, offsets] } => {
+                let numbers = match self.parts.kind {
+                    Kind::AllToAll => VariableCounts::of_pairs(counts, offsets, counts, offsets),
+                    _ => VariableCounts::of_parts(counts, offsets),
+                };
+                let shown = &shown[usize::from(place == Place::InPlace)];
+                collective.launch(stream, shown, &numbers, self.common.datatype, self.common.op)
+            }
+            Target::Group(group, receives) => {
+                let me = self.session.rank.bootstrap.rank() as usize;
+                let (mut sends, mut rooms) = (Vec::new(), Vec::new());
+                for (peer, range) in (0..).zip(self.ranges(me, count)) {
+                    sends.push((peer, self.input.slice(range.clone())?));
+                    rooms.push((peer, range));
+                }
+                group.launch(stream, receives, &sends, &rooms)
+            }
+        }
+    }
+
+    /// Bytes of each part in the input and in the output of an all-to-all: parts of a pair of ranks are equal both ways.
+    fn ranges(&self, rank: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+        let size = self.common.datatype.bytes();
+        let (counts, offsets) = self.parts.numbers(rank, count);
+        counts.into_iter().zip(offsets).map(move |(count, offset)| {
+            let at = offset as usize * size;
+            at..at + count as usize * size
+        })
     }
 
     /// Makes a call with data that no call had before, and returns the number of wrong elements and of touched guard bytes.
@@ -238,7 +269,7 @@ impl<'a> Bench<'a> {
         let input = from.slice(input.0 * size..(input.0 + input.1) * size)?;
         self.checker.fill(rank, &input, call.operand(me))?;
         self.tell(count)?;
-        self.launch(&self.stream, place)?;
+        self.launch(&self.stream, count, place)?;
         self.stream.synchronize(rank.deadline())?;
         let mut wrong = self.checker.touched(rank, &guard)?;
         for (at, len, expected, start) in self.parts.expected(&call, me as usize, place) {
@@ -249,22 +280,48 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// A collective on buffers that are shown to the peers.
+fn collective(
+    session: &Session<'_>,
+    common: &Common,
+    parts: &Parts,
+    [input, output]: [&Arc<GpuBuffer>; 2],
+) -> Result<Target> {
+    let rank = session.rank;
+    let mut config = CollectiveConfig::default();
+    if parts.kind == Kind::ReduceScatter {
+        config = config.with_variants([(common.datatype, common.op)]);
+    }
+    let collective = VariableCollective::prepare(&rank.comm, parts.kind.clone(), config, rank.deadline())?;
+    let shown = parts.places().iter().map(|place| {
+        let input = if *place == Place::InPlace { output } else { input };
+        collective.buffers(input, output, rank.deadline())
+    });
+    let shown = shown.collect::<aqueduct::Result<_>>()?;
+    let numbers = Arc::new(GpuBuffer::new(&rank.context, 2 * 8 * parts.ranks)?);
+    let half = 8 * parts.ranks;
+    let arrays = [numbers.slice(..half)?, numbers.slice(half..2 * half)?];
+    Ok(Target::Collective { collective, shown, arrays })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn parts_differ_and_fill_the_buffers() {
-        for (kind, ranks) in [(Kind::AllToAll, 1), (Kind::AllToAll, 3), (Kind::AllGather, 4)] {
-            let parts = Parts::new(kind.clone(), ranks);
+        for (operation, ranks) in
+            [(Operation::AllToAllV, 1), (Operation::PointToPoint, 3), (Operation::AllGatherV, 4)]
+        {
+            let parts = Parts::of(operation, ranks).unwrap();
             let count = 5 * parts.grain() as usize;
             for a in 0..ranks as usize {
-                let (counts, offsets) = parts.of(a, count);
+                let (counts, offsets) = parts.numbers(a, count);
                 assert_eq!(counts.iter().sum::<u64>(), count as u64);
                 assert_eq!(offsets[0], 0);
                 for (b, &given) in counts.iter().enumerate() {
-                    let back = parts.of(b, count).0[a];
-                    assert!(kind != Kind::AllToAll || back == given);
+                    let back = parts.numbers(b, count).0[a];
+                    assert!(parts.kind != Kind::AllToAll || back == given);
                 }
             }
         }

@@ -86,16 +86,16 @@ fn buffers_that_are_not_registered() {
     }
 }
 
-/// Parts of different sizes, in place where that is possible.
+/// Parts of different sizes, in place where that is possible; those of a group of sends and receives, too.
 #[test]
 fn collectives_of_variable_sizes() {
-    for operation in ["all-to-all-v", "all-gather-v", "reduce-scatter-v"] {
+    for operation in ["all-to-all-v", "all-gather-v", "reduce-scatter-v", "point-to-point"] {
         let sizes = ["-b", "100", "-e", "100K", "-f", "1000", "-n", "1", "-w", "0", "-d", "half"];
         let outcome = perf("3", &[&[operation], &sizes[..]].concat()).exited(0);
         let rows = rows(&outcome.stdout);
         let sizes: Vec<&str> = rows.iter().map(|row| row[0]).collect();
         assert_eq!(sizes, ["96", "99996"], "{}", outcome.stdout);
-        let in_place = if operation == "all-to-all-v" { "-" } else { "0" };
+        let in_place = if matches!(operation, "all-to-all-v" | "point-to-point") { "-" } else { "0" };
         for row in &rows {
             assert_eq!((row[4], row[8], row[12]), ("zero-copy", "0", in_place), "{operation}: {row:?}");
         }

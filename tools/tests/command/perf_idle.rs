@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{PerfFile, aqueduct, perf, run, temporary};
 
 /// Every operation, with what it needs.
-const OPERATIONS: [(&str, &[&str]); 30] = [
+const OPERATIONS: [(&str, &[&str]); 31] = [
     ("put", &[]),
     ("get", &[]),
     ("ll8", &[]),
@@ -26,6 +26,7 @@ const OPERATIONS: [(&str, &[&str]); 30] = [
     ("all-to-all-v", &[]),
     ("all-gather-v", &[]),
     ("reduce-scatter-v", &[]),
+    ("point-to-point", &[]),
     ("write", &["-t", "CudaIpc"]),
     ("read", &["-t", "CudaIpc"]),
     ("write-lat", &["-t", "CudaIpc"]),
@@ -127,7 +128,9 @@ fn idle(operation: &str) -> &'static [&'static str] {
         "all-reduce" | "reduce-scatter" => &["bidirectional", "root"],
         "reduce-scatter-v" => &["bidirectional", "root", "local-register", "explain"],
         "all-gather" | "all-to-all" | "send-recv" => &["op", "bidirectional", "root"],
-        "all-to-all-v" | "all-gather-v" => &["op", "bidirectional", "root", "local-register", "explain"],
+        "all-to-all-v" | "all-gather-v" | "point-to-point" => {
+            &["op", "bidirectional", "root", "local-register", "explain"]
+        }
         "broadcast" | "gather" | "scatter" => &["op", "bidirectional"],
         "reduce" => &["bidirectional"],
         "write-lat" | "flush" => &["window", "connections", "pattern", "mix"],
@@ -299,7 +302,7 @@ fn effects(file: &PerfFile, given: impl Fn(&str) -> bool, arguments: &[&str]) {
     }
     if given("min-bytes") {
         // Two ranks' parts of variable sizes are one and two thirds of whole elements.
-        let least = if arguments[0].ends_with("-v") { 60 } else { 64 };
+        let least = if arguments[0].ends_with("-v") || arguments[0] == "point-to-point" { 60 } else { 64 };
         let step = if given("step-factor") { vec![least, 192] } else { vec![least] };
         let sizes: BTreeSet<u64> =
             ours.iter().filter_map(|row| row["size_bytes"].as_u64()).filter(|&size| size > 0).collect();

@@ -208,16 +208,22 @@ fn compiled_kernels_are_kept() {
     }
     let files: Vec<PathBuf> =
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(files.len(), 4, "two for each rank, the second for short messages: {files:?}");
+    assert_eq!(
+        files.len(),
+        5,
+        "two for each rank, the second for short messages, and that the plan is right: {files:?}"
+    );
     assert!(files.iter().all(|path| path.extension().is_some_and(|is| is == "kernel")), "{files:?}");
     let again = right(job(&folder).finish());
     assert_eq!(found(&again), 4, "{again:#?}");
+    assert_eq!(count(&again, "has found the plan right"), 2, "once in each process: {again:#?}");
     for path in &files {
         let bytes = std::fs::read(path).unwrap();
         std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
     }
     let damaged = right(job(&folder).finish());
     assert_eq!((found(&damaged), count(&damaged, "is damaged")), (0, 4), "{damaged:#?}");
+    assert_eq!(count(&damaged, "has found the plan right"), 0, "{damaged:#?}");
     let mended = right(job(&folder).finish());
     assert_eq!(found(&mended), 4, "{mended:#?}");
     // No folder can be made below a file.

@@ -148,3 +148,25 @@ fn what_cannot_be_measured_or_kept_is_refused() {
     perf("put").exited(2).says(&["--explain does nothing in perf put"]);
     perf("all-to-all-v").exited(2).says(&["--explain does nothing in perf all-to-all-v"]);
 }
+
+/// Ranks measure the same sizes, which the scratch of the one that has least allows: here none of packets.
+#[test]
+fn the_rank_with_the_least_scratch_decides() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = folder.path().join("mine.tuning");
+    let script = "if [ $AQUEDUCT_RANK = 1 ]; then export AQUEDUCT_SCRATCH_BYTES=1000; fi; exec \"$@\"";
+    let mut command = aqueduct(&[
+        "run",
+        "--no-prefix",
+        "-n",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        env!("CARGO_BIN_EXE_aqueduct"),
+    ]);
+    command.args(["tune", "all-reduce", "-e", "2K", "-n", "1", "-G", "2", "-o"]).arg(&table);
+    run(&mut command).exited(0).prints(&["# all-reduce: no line, for want of scratch for packets"]);
+}

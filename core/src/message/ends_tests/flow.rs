@@ -137,7 +137,7 @@ fn a_new_link_begins_with_all_credit() {
         }
         until(&[&a, &b], || queues[1].len() == 50);
         let generation = a.address().generation();
-        until(&[&a, &b], || b.core.engine.hub.life(0, generation) == 5);
+        until(&[&a, &b], || b.core.engine.hub.lives.life(0, generation) == 5);
     }
 }
 

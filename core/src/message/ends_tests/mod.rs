@@ -1,9 +1,12 @@
 //! Peers that end, owners of memory, and the flow of messages, over wires that fail at a chosen call or swallow answers.
 
+mod crossing;
 mod ends;
 mod flow;
 mod owners;
+mod staged;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -33,6 +36,10 @@ struct Faults {
     swallowed: AtomicUsize,
     /// Bytes of answers that the wire has taken to send them later.
     lent: AtomicUsize,
+    /// Descriptors that are not handed over, as bits: the lowest one is the next.
+    refused: AtomicUsize,
+    /// The wire keeps what is pushed until this ends.
+    holds: AtomicBool,
 }
 
 impl Faults {
@@ -54,6 +61,26 @@ struct Faulty {
     faults: Arc<Faults>,
     /// A descriptor that cannot be watched.
     file: File,
+    held: Mutex<VecDeque<(Head, Vec<u8>)>>,
+}
+
+impl Faulty {
+    fn new(inner: Box<dyn Wire>, faults: Arc<Faults>) -> Self {
+        let file = File::open("/proc/self/exe").unwrap();
+        Self { inner, faults, file, held: Mutex::default() }
+    }
+
+    /// Pushes what was held, if nothing is to be held any more. True if nothing is left.
+    fn let_go(&self) -> Result<bool> {
+        let mut held = lock(&self.held);
+        while let Some((head, body)) = held.front() {
+            if self.faults.holds.load(Ordering::Acquire) || !self.inner.push(*head, body)? {
+                return Ok(false);
+            }
+            held.pop_front();
+        }
+        Ok(true)
+    }
 }
 
 impl Wire for Faulty {
@@ -71,6 +98,10 @@ impl Wire for Faulty {
             self.faults.swallowed.fetch_add(body.len(), Ordering::AcqRel);
             return Ok(true);
         }
+        if self.faults.holds.load(Ordering::Acquire) || !self.let_go()? {
+            lock(&self.held).push_back((head, body.to_vec()));
+            return Ok(true);
+        }
         self.inner.push(head, body)
     }
 
@@ -86,7 +117,7 @@ impl Wire for Faulty {
     }
 
     fn kick(&self) -> Result<bool> {
-        self.inner.kick()
+        Ok(self.let_go()? & self.inner.kick()?)
     }
 
     fn pull(&self, sink: &mut dyn Sink) -> Result<usize> {
@@ -126,7 +157,9 @@ impl Wire for Faulty {
     }
 
     fn send_descriptor(&self, fd: BorrowedFd<'_>) -> bool {
-        self.inner.send_descriptor(fd)
+        let refused = self.faults.refused.load(Ordering::Acquire);
+        self.faults.refused.store(refused >> 1, Ordering::Release);
+        refused & 1 == 0 && self.inner.send_descriptor(fd)
     }
 
     fn take_descriptor(&self) -> Option<OwnedFd> {
@@ -134,7 +167,7 @@ impl Wire for Faulty {
     }
 
     fn has_arrived(&self) -> bool {
-        self.inner.has_arrived()
+        lock(&self.held).is_empty() && self.inner.has_arrived()
     }
 
     fn close(&self, both: bool) {
@@ -169,10 +202,7 @@ struct Pair {
 fn pair(shared_memory: bool) -> Pair {
     let faults = Arc::<Faults>::default();
     let (inside, mut faulty) = (faults.clone(), config(shared_memory));
-    faulty.wrap = Wrap(Some(Arc::new(move |inner| {
-        let file = File::open("/proc/self/exe").unwrap();
-        Box::new(Faulty { inner, faults: inside.clone(), file })
-    })));
+    faulty.wrap = Wrap(Some(Arc::new(move |inner| Box::new(Faulty::new(inner, inside.clone())))));
     let (a, b) = (Messenger::new(0, faulty).unwrap(), Messenger::new(1, config(shared_memory)).unwrap());
     let log = Arc::<Mutex<Vec<String>>>::default();
     let (events, messages) = (log.clone(), log.clone());

@@ -2,6 +2,15 @@
 
 use super::*;
 
+impl Lending {
+    fn copy(&self) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes.copy(),
+            Self::Device(_) => panic!("memory of a device"),
+        }
+    }
+}
+
 fn refused(table: &Exposures, token: Token, offset: u64, length: u64) -> Refusal {
     table.lend(&token, offset, length).unwrap_err()
 }

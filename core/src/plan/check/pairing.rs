@@ -31,10 +31,12 @@ impl Pair {
         }
     }
 
-    fn unequal(&self, gives: &str, takes: &str) -> Option<Finding> {
+    /// A finding if it is taken another number of times than given. `words` says what gives and what takes.
+    fn unequal(&self, words: impl FnOnce() -> (String, String)) -> Option<Finding> {
         if self.gives == self.takes {
             return None;
         }
+        let (gives, takes) = words();
         let position = self.takers.first().or(self.givers.first()).copied();
         let message = format!(
             "{gives} {}, but {takes} {}; both must happen equally often in a call",
@@ -98,15 +100,18 @@ pub(super) fn pairing(plan: &Plan) -> Vec<Finding> {
             }
         }
         for (index, pair) in semaphores.iter().enumerate() {
-            let releases = format!("semaphore {index} of rank {rank} is released");
-            findings.extend(pair.unequal(&releases, "acquired"));
+            let words = || (format!("semaphore {index} of rank {rank} is released"), "acquired".to_owned());
+            findings.extend(pair.unequal(words));
         }
     }
     for (end, pair) in channels.iter().enumerate() {
         let owner = ends.owner(end);
         let Some(peer) = ends.other(end).map(|other| ends.owner(other)) else { continue };
-        let signals = format!("rank {peer} signals rank {owner}");
-        findings.extend(pair.unequal(&signals, &format!("rank {owner} waits for it through this channel")));
+        let words = || {
+            let waits = format!("rank {owner} waits for it through this channel");
+            (format!("rank {peer} signals rank {owner}"), waits)
+        };
+        findings.extend(pair.unequal(words));
         for (blocks, what) in [(&pair.givers, "signal through"), (&pair.takers, "wait at")] {
             if let [first, second, ..] = blocks[..] {
                 let message = format!(

@@ -107,7 +107,7 @@ impl<'p> Run<'p> {
             Op::Wait { channel, relaxed } => {
                 let end = self.ends.end(rank, *channel);
                 let Some(signal) = self.signals[end].pop_front() else {
-                    self.signal_waiters.entry(end).or_default().push(index);
+                    self.signal_waiters[end].push(index);
                     return false;
                 };
                 let control = &mut self.blocks[index as usize].control;

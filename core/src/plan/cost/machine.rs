@@ -45,6 +45,8 @@ machine! {
     launch_us,
     /// Each further block of a kernel begins so much later.
     launch_block_us,
+    /// The same where a call has as many blocks as its message needs.
+    launch_any_block_us,
     /// Each warp of a block delays its first operation by so much.
     launch_warp_us,
     /// A sync of a block.

@@ -26,6 +26,11 @@ impl Sizes {
         Ok(Self { chunks, bytes, chunk: chunks.distance(bytes, 1)? })
     }
 
+    /// Vectors of a chunk, as a launch counts them.
+    pub(super) fn vectors(&self) -> u64 {
+        self.chunk.div_ceil(VECTOR).max(1)
+    }
+
     pub(super) fn iterations(&self, repeated: &Loop) -> u64 {
         super::geometry::iterations(repeated, self.chunk, repeated.unit.max(1))
     }

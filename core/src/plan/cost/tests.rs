@@ -1,7 +1,10 @@
 //! Times that can be computed by hand, and what becomes of plans and machines that do not fit.
 
-use super::super::{Block, Buffer, Form, Kind, Op, Operand, Plan, check, programs, samples};
+use super::super::{Block, Buffer, Form, Kind, Op, Operand, Operation, Plan, check, programs, samples};
 use super::{ArrowKind, Machine, predict, timeline};
+
+const K: u64 = 1 << 10;
+const M: u64 = 1 << 20;
 
 /// A machine on which only the named numbers take time.
 fn machine(numbers: &[(&str, f64)]) -> Machine {
@@ -9,6 +12,7 @@ fn machine(numbers: &[(&str, f64)]) -> Machine {
     for key in [
         "launch_us",
         "launch_block_us",
+        "launch_any_block_us",
         "launch_warp_us",
         "sync_us",
         "barrier_us",
@@ -78,6 +82,33 @@ fn a_ring_takes_as_many_passes_as_it_has() {
     takes(&plan, &[("link_block_gbps", 20.0)], bytes, 14.0 * 52.428_8);
     takes(&plan, &[("launch_us", 7.0)], bytes, 7.0);
     takes(&plan, &[("launch_warp_us", 0.5)], bytes, 16.0);
+}
+
+/// A call of a plan whose blocks share everything launches as many of them as its message needs, and these share it.
+#[test]
+fn a_grid_grows_with_its_message() {
+    let mut one = program("all-reduce", "one-shot", 2);
+    one.settings.threads_per_block = 512;
+    let plan = samples::shared_by(64, one);
+    // Half of the threads of a block receive, one packet of 8 bytes each: of 256 threads in short messages, of 512 in longer ones.
+    let blocks = [(K, 1), (2 * K, 2), (2 * K + 8, 3), (32 * K, 32), (64 * K, 64), (65 * K, 33), (M, 64)];
+    for (bytes, blocks) in blocks {
+        takes(&plan, &[("launch_any_block_us", 1.0)], bytes, f64::from(blocks - 1));
+    }
+    takes(&plan, &[("launch_warp_us", 1.0)], 64 * K, 8.0);
+    takes(&plan, &[("launch_warp_us", 1.0)], 65 * K, 16.0);
+    // 32 blocks of 256 threads have 1 KiB each, and 64 of 512 threads have 16 KiB.
+    let turn = |threads: f64| 2.0 * 8.0 * threads;
+    takes(&plan, &[("packet_turn_us", 1.0)], 32 * K, 1024.0 / turn(256.0));
+    takes(&plan, &[("packet_turn_us", 1.0)], M, 16384.0 / turn(512.0));
+    // Blocks of other plans are all launched.
+    let mut signals = plan.clone();
+    for rank in &mut signals.ranks {
+        rank.semaphores.push(1);
+        let more = [Op::Acquire { semaphore: 0 }, Op::Release { semaphore: 0 }];
+        rank.blocks[63].ops.extend(more.map(|op| Operation { op, origin: 0 }));
+    }
+    takes(&signals, &[("launch_block_us", 1.0)], K, 63.0);
 }
 
 /// Directions are apart: what a rank gives does not delay what it takes, but for the share of the way back.

@@ -1,13 +1,10 @@
 //! The agreement of all ranks that they run the same plan in the same way.
 
-use std::fmt::{self, Write as _};
-
-use sha2::{Digest, Sha256};
-
 use super::config::ExecutorConfig;
-use super::ir::{Op, Plan};
+use super::ir::Plan;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
+use crate::digest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
@@ -59,6 +56,11 @@ impl Offer {
             multicast: multicast.unwrap_or(0),
             name: plan.name.clone(),
         }
+    }
+
+    /// Of everything that kernels are made of.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        self.digest
     }
 }
 
@@ -188,34 +190,10 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<()
     }
 }
 
-/// The plan without the places that its operations have in a program or file: equal plans may have others.
-fn unplaced(plan: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    let blocks = plan.ranks.iter_mut().flat_map(|rank| &mut rank.blocks);
-    for operation in blocks.flat_map(|block| &mut block.ops) {
-        operation.origin = 0;
-        if let Op::Loop(repeated) = &mut operation.op {
-            repeated.body.iter_mut().for_each(|inner| inner.origin = 0);
-        }
-    }
-    plan
-}
-
-/// A digest of everything that a kernel is made of, and of how ports reach peers.
+/// A digest of everything that a kernel is made of, and of how ports reach peers. All ranks run one version of the library.
 fn digest(plan: &Plan, config: &ExecutorConfig) -> [u8; 32] {
-    struct Hasher(Sha256);
-    impl fmt::Write for Hasher {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.update(text);
-            Ok(())
-        }
-    }
-    let mut hasher = Hasher(Sha256::new());
-    // The debug form names every field; all ranks run one version of the library.
-    let (plan, ExecutorConfig { variants, any_order, port_transport, .. }) = (unplaced(plan), config);
-    let written = write!(hasher, "{plan:?} {variants:?} {any_order} {port_transport:?}");
-    debug_assert!(written.is_ok());
-    hasher.0.finalize().into()
+    let ExecutorConfig { variants, any_order, port_transport, .. } = config;
+    digest::of(&(plan, variants, any_order, port_transport))
 }
 
 impl Said {
@@ -267,6 +245,28 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Element, random, samples};
+
+    /// Equal plans have one digest, wherever their operations stood in a program; every mutant that differs has another.
+    #[test]
+    fn digests_are_as_different_as_plans_and_settings() {
+        let config = ExecutorConfig::default();
+        let of = |plan: &Plan| Offer::new(plan, &config, None).digest();
+        for seed in 0..30 {
+            let plan = random::program(seed);
+            let mut moved = plan.clone();
+            let blocks = moved.ranks.iter_mut().flat_map(|rank| &mut rank.blocks);
+            blocks.flat_map(|block| &mut block.ops).for_each(|operation| operation.origin += 3);
+            assert_eq!(of(&moved), of(&plan), "seed {seed}");
+            let mutant = random::mutant(&plan, seed);
+            assert_eq!(of(&mutant) == of(&plan), mutant == plan, "seed {seed}");
+        }
+        let plan = samples::two_shot(2);
+        let variants = config.clone().with_variants([(Element::F16, None)]);
+        assert_ne!(of(&plan), Offer::new(&plan, &variants, None).digest());
+        let named = Plan { name: "another".into(), ..plan.clone() };
+        assert_ne!(of(&plan), of(&named));
+    }
 
     fn offer(digest: [u8; 32], max_bytes: u64) -> Offer {
         Offer { digest, max_bytes, multicast: 1 << 21, name: String::new() }

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::agreement::Agreed;
+use super::agreement::{Agreed, Offer};
 use super::arena::{Uses, neighbours};
-use super::check;
 use super::config::ExecutorConfig;
 use super::ir::{Plan, Protocol};
-use super::kernel::{ANY, Kernel, Kernels, Variant};
+use super::kernel::{ANY, Kernel, Kernels, Loader, Variant};
 use super::lane::Lane;
 use super::lower::{Address, Averages, Control, Team, Ways, copies, lower};
-use super::sizes::{Chunks, refused};
+use super::sizes::Chunks;
+use super::verdict::checked;
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -48,18 +48,17 @@ pub(super) fn compile(
     comm: &Communicator,
     plan: &Plan,
     config: &ExecutorConfig,
+    offer: &Offer,
     teams: &[Team],
 ) -> Result<Compiled> {
+    let rank = comm.rank();
     if plan.ranks.len() != comm.size() as usize {
         let message =
             format!("the plan is one of {} ranks, the communicator has {}", plan.ranks.len(), comm.size());
         return Err(Error::usage(PREPARE, message));
     }
-    let findings = if config.unchecked { check::structure(plan) } else { check::check(plan) };
-    if let Some(finding) = findings.first() {
-        return Err(refused(finding.to_string()));
-    }
-    let rank = comm.rank();
+    let cache = comm.config().cache.as_deref();
+    checked(plan, config, offer, cache)?;
     for peer in neighbours(rank, plan) {
         if !comm.topology().peer(peer).is_some_and(|peer| peer.is_reachable()) {
             let message = format!(
@@ -70,6 +69,17 @@ pub(super) fn compile(
         }
     }
     lines_stay_whole(comm, plan)?;
+    load(Loader { context: comm.context(), cache }, plan, rank, config, teams)
+}
+
+/// The kernels of `rank` for a plan of right structure.
+pub(super) fn load(
+    loader: Loader<'_>,
+    plan: &Plan,
+    rank: u32,
+    config: &ExecutorConfig,
+    teams: &[Team],
+) -> Result<Compiled> {
     let own = plan.reductions().next();
     if own.is_some() && config.variants.is_empty() {
         let message =
@@ -88,7 +98,7 @@ pub(super) fn compile(
         lower(plan, rank, element, reduction, &averages, ways)
     };
     for variant in wanted {
-        let own = |lowered| Kernel::load(comm, lowered, &plan.ranks[rank as usize]);
+        let own = |lowered| Kernel::load(loader, lowered, &plan.ranks[rank as usize]);
         kernels.insert(variant, lowered(variant, &[])?.map(own).transpose()?);
         let by_multicast = if teams.is_empty() { None } else { lowered(variant, teams)? };
         let differs = |address: &Address| matches!(address, Address::Multicast(..));
@@ -98,8 +108,8 @@ pub(super) fn compile(
     }
     let threads = kernels.values().any(Option::is_some);
     let lanes = copies(plan, rank, &averages)?.into_iter().enumerate().map(|(nth, parts)| {
-        let control = |lowered| Kernel::load(comm, lowered, &plan.ranks[rank as usize]);
-        Lane::new(comm.context(), parts, threads || nth > 0, control)
+        let control = |lowered| Kernel::load(loader, lowered, &plan.ranks[rank as usize]);
+        Lane::new(loader.context, parts, threads || nth > 0, control)
     });
     let lanes = lanes.collect::<Result<_>>()?;
     Ok(Compiled { control, kernels, multicast, lanes })

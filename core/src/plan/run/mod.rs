@@ -4,6 +4,7 @@
 //! [`Executor::execute`] is one launch.
 
 mod agreement;
+mod alone;
 mod arena;
 mod buffers;
 mod call;
@@ -11,6 +12,7 @@ mod compile;
 mod config;
 mod enqueue;
 mod executor;
+mod grid;
 mod kernel;
 mod lane;
 mod multicast;
@@ -23,16 +25,18 @@ mod rows;
 mod sizes;
 mod touched;
 mod trace;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod traced;
 
+pub use alone::{Steps, prepare_alone};
 pub use buffers::PlanBuffers;
 pub use config::ExecutorConfig;
 pub use executor::Executor;
-pub(super) use kernel::threads;
+pub(super) use grid::Grids;
 pub(crate) use rows::{Numbers, Rows};
 pub(super) use sizes::Chunks;
 

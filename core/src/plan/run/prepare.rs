@@ -78,11 +78,12 @@ pub(super) fn prepare_all<'p>(
         multicast: multicast::wanted(comm, plan, config),
     };
     let drafts: Vec<Draft<'_>> = (0..).zip(wanted).map(draft).collect();
+    let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
+    let compile = |(draft, offer): (&Draft<'_>, &Offer)| draft.compile(offer, deadline);
     let compiled = match wanted.len() {
-        0..=MOST => drafts.iter().map(|draft| draft.compile(deadline)).collect::<Result<Vec<_>>>(),
+        0..=MOST => drafts.iter().zip(&offers).map(compile).collect::<Result<Vec<_>>>(),
         many => Err(Error::usage(PREPARE, format!("{many} plans at once; give at most {MOST}"))),
     };
-    let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
     let (compiled, agreed) = agree(comm, &offers, compiled, deadline)?;
 
     let mut taken = 0;
@@ -127,9 +128,9 @@ pub(super) fn prepare_all<'p>(
 
 impl Draft<'_> {
     /// This rank's kernels, and the records that they write.
-    fn compile(&self, deadline: Deadline) -> Result<(Compiled, Option<Trace>)> {
+    fn compile(&self, offer: &Offer, deadline: Deadline) -> Result<(Compiled, Option<Trace>)> {
         let teams = self.multicast.as_ref().map_or(&[][..], |(teams, _)| teams);
-        let compiled = compile(self.comm, self.plan, &self.config, teams)?;
+        let compiled = compile(self.comm, self.plan, &self.config, offer, teams)?;
         let mine = &self.plan.ranks[self.comm.rank() as usize];
         let trace = |records| Trace::new(self.comm, mine, records, deadline);
         Ok((compiled, self.config.records().map(trace).transpose()?))

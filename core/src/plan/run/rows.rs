@@ -37,6 +37,8 @@ pub(crate) struct Rows {
     /// The input is not the shown one but all memory of the device: offsets are addresses, in elements of a byte. Whoever makes such
     /// rows knows that they are right, and keeps this memory alive.
     pub(crate) anywhere: Option<Vec<KeepAlive>>,
+    /// Bytes of the shown input and output in which the parts lie, if not all of them.
+    pub(crate) within: Option<[u64; 2]>,
 }
 
 impl Numbers {
@@ -130,14 +132,16 @@ impl Executor {
             Some(_) => (0, u64::MAX),
             None => (shown.input.ptr(), shown.input.len() as u64),
         };
+        let output_bytes = shown.output.len() as u64;
+        let [most_input, most_output] = rows.within.unwrap_or([u64::MAX; 2]);
         let all = [&rows.send_counts, &rows.send_offsets, &rows.receive_counts, &rows.receive_offsets];
         let mut keep: Vec<KeepAlive> = all.into_iter().filter_map(Numbers::keep_alive).collect();
         keep.extend(rows.received.iter().map(|received| Arc::clone(received.keep_alive())));
         keep.extend(rows.anywhere.iter().flatten().cloned());
         keep.push(overflow.clone());
         let args = PlanArgs {
-            input_bytes,
-            output_bytes: shown.output.len() as u64,
+            input_bytes: input_bytes.min(most_input),
+            output_bytes: output_bytes.min(most_output),
             control: inner.arena.control(),
             scratch_chunk: inner.scratch.0,
             // The host does not know how much there is; the kernel with all threads is right for all.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 use aqueduct::Deadline;
-use aqueduct::message::{Address, Messenger, Secret};
+use aqueduct::message::{Address, Messenger, Secret, SharedMemory};
 
 use super::bare::{Bare, Work};
 use super::limits::Flags;
@@ -45,7 +45,9 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
         if let Some(message) = expose.try_recv() {
             let size =
                 message.bytes().try_into().map(u64::from_le_bytes).context("a size has eight bytes")?;
-            let memory = messenger.expose(vec![7; usize::try_from(size)?])?;
+            let memory = SharedMemory::allocate(usize::try_from(size)?)?;
+            memory.fill(7);
+            let memory = messenger.expose(memory)?;
             peer.send_within(EXPOSED, &memory.token().to_bytes(), deadline)?;
             _exposed = Some(memory);
         }

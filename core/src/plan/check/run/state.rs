@@ -95,7 +95,8 @@ pub(super) struct Run<'p> {
     /// Number of each rank's first proxy.
     pub(super) first_proxy: Vec<usize>,
     pub(super) signals: Vec<VecDeque<Signal>>,
-    pub(super) signal_waiters: HashMap<usize, Vec<u32>>,
+    /// Blocks that wait at each end.
+    pub(super) signal_waiters: Vec<Vec<u32>>,
     pub(super) packet_waiters: HashMap<usize, Vec<u32>>,
     /// Blocks that may go on.
     pub(super) ready: Vec<u32>,
@@ -140,8 +141,8 @@ impl<'p> Run<'p> {
                 .collect(),
             first_proxy: Vec::new(),
             signals: (0..ends.len()).map(|_| VecDeque::new()).collect(),
+            signal_waiters: vec![Vec::new(); ends.len()],
             ends,
-            signal_waiters: HashMap::new(),
             packet_waiters: HashMap::new(),
             ready: Vec::new(),
             expected: HashMap::new(),

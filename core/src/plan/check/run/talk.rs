@@ -47,9 +47,7 @@ impl Run<'_> {
     pub(super) fn signal(&mut self, rank: u32, channel: Channel, relaxed: bool, know: Knowledge) {
         if let Some(other) = self.ends.other(self.ends.end(rank, channel)) {
             self.signals[other].push_back(Signal { relaxed, know });
-            if let Some(waiters) = self.signal_waiters.remove(&other) {
-                self.ready.extend(waiters);
-            }
+            self.ready.append(&mut self.signal_waiters[other]);
         }
     }
 

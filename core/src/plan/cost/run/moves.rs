@@ -2,7 +2,7 @@
 
 use aqueduct_ptx::plan::{UNIT_DATA, unroll, unroll_lines};
 
-use super::super::ir::{Buffer, Form, Move, Operand, Place, Protocol};
+use super::super::ir::{Buffer, Form, Move, Operand, Place, Protocol, Share};
 use super::links::{Time, micros, transfer};
 use super::packets::Written;
 use super::sizes::Turn;
@@ -98,7 +98,10 @@ impl Run<'_, '_> {
             self.sizes.exist(side.buffer, chunks, side.first)
         };
         let most = sources.iter().chain(&targets).map(exist).min().unwrap_or(0);
-        let (start, end) = self.sizes.range(moved.count, turn, moved.share);
+        // The blocks that are launched share the range.
+        let of = |share: Share| self.ranks[rank as usize].grid.unwrap_or(share.of);
+        let share = moved.share.map(|share| Share { of: of(share), ..share });
+        let (start, end) = self.sizes.range(moved.count, turn, share);
         let range = (start.min(most), end.min(most));
         let bytes = range.1 - range.0;
 

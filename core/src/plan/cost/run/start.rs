@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use super::Machine;
 use super::check::Ends;
 use super::cursor::Cursor;
-use super::execute::threads;
+use super::execute::Grids;
 use super::links::{Links, Time, micros};
 use super::sizes::Sizes;
 use super::state::{Block, Costs, Rank, Run, Waited, number};
@@ -44,17 +44,21 @@ impl<'p, 'o> Run<'p, 'o> {
                 arrivals: vec![0; initial.min(TOKENS) as usize].into(),
                 waiters: VecDeque::new(),
             };
+            let grids = Grids::of(plan, rank_plan);
+            let grid = grids.of_call(run.sizes.vectors());
             run.ranks.push(Rank {
                 first: run.blocks.len(),
+                grid: grids.any().then_some(grid.blocks),
                 call: 0,
                 left: 0,
                 end: 0,
-                threads: threads(&plan.settings, rank_plan, run.sizes.chunk),
+                threads: grid.threads,
                 packets: Default::default(),
                 semaphores: rank_plan.semaphores.iter().map(tokens).collect(),
                 barriers: HashMap::new(),
                 proxy: 0,
             });
+            let mut member = 0;
             for (block, contents) in (0..).zip(&rank_plan.blocks) {
                 let (cursor, step, since) = (Cursor::default(), None, None);
                 let (threads, control, signalled, done) = (0, 0, false, true);
@@ -67,10 +71,12 @@ impl<'p, 'o> Run<'p, 'o> {
                     threads,
                     control,
                     copy_engine: contents.copy_engine,
+                    member,
                     in_kernel: false,
                     signalled,
                     done,
                 });
+                member += u32::from(!contents.copy_engine);
             }
         }
         Ok(run)
@@ -83,12 +89,18 @@ impl<'p, 'o> Run<'p, 'o> {
             return;
         }
         state.call += 1;
-        (state.left, state.end) = (self.plan.ranks[rank as usize].blocks.len(), from);
-        let (first, left, warps) = (state.first, state.left, state.threads.div_ceil(32));
+        state.end = from;
+        let (first, grid, warps) = (state.first, state.grid, state.threads.div_ceil(32));
         let machine = self.machine;
         let begins = from + micros(machine.launch_us + machine.launch_warp_us * f64::from(warps));
-        for nth in 0..left {
-            let at = begins + micros(machine.launch_block_us * nth as f64);
+        let each = if grid.is_some() { machine.launch_any_block_us } else { machine.launch_block_us };
+        let blocks = 0..self.plan.ranks[rank as usize].blocks.len();
+        // Blocks that the message does not need are not launched.
+        let launched = |block: &Block<'_>| block.copy_engine || grid.is_none_or(|grid| block.member < grid);
+        let launched: Vec<usize> = blocks.filter(|nth| launched(&self.blocks[first + nth])).collect();
+        self.ranks[rank as usize].left = launched.len();
+        for nth in launched {
+            let at = begins + micros(each * nth as f64);
             let block = &mut self.blocks[first + nth];
             (block.cursor, block.step, block.done) = (Cursor::default(), None, false);
             (block.threads, block.control, block.signalled, block.in_kernel) = (at, at, false, false);

@@ -27,6 +27,8 @@ pub(super) struct Block<'p> {
     pub(super) control: Time,
     /// A copy engine runs it.
     pub(super) copy_engine: bool,
+    /// Its number among the blocks that threads run.
+    pub(super) member: u32,
     /// Its stream is at a kernel of signals and waits, not at a copy.
     pub(super) in_kernel: bool,
     /// The operation before this one was a signal.
@@ -39,6 +41,8 @@ pub(super) struct Block<'p> {
 pub(super) struct Rank {
     /// First block.
     pub(super) first: usize,
+    /// Blocks of a call, where it has no more than its message needs.
+    pub(super) grid: Option<u32>,
     /// Calls begun.
     pub(super) call: u32,
     /// Blocks that have not ended the call.

@@ -1,0 +1,435 @@
+//! Reads of one link into the memory of devices: each is cut into parts that are read into the host's memory and copied from there, a bounded
+//! number at a time; or copied by the device itself from memory of the owner's device that it has mapped.
+//!
+//! A part is a read like any other, without a completion of its own. Completions of all reads run in the order of the calls: reads
+//! that end while an earlier one into a device is under way are held back until that has ended.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::device::{DeviceMapping, DeviceTarget, STAGED, Underway};
+use super::mappings::Mapping;
+use super::reading::{Completion, Finished};
+use super::revocation::after_copying;
+use super::tokens::Token;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of parts that may be under way, or wait for a device, at a time; and how many parts.
+const MAX_BYTES: usize = 4 * STAGED;
+const MAX_PARTS: usize = 64;
+/// Bytes that a device copies from mapped memory at a time, and how many such copies of one read may be under way.
+const COPIED: usize = 8 << 20;
+const MAX_COPIES: usize = 2;
+/// Tokens of mapped memory that are kept, and tokens of which it is kept that their memory cannot be mapped.
+const MAX_MAPPED: usize = 64;
+/// How long the end of a link waits for copies of its devices.
+const SETTLES: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// A read into the memory of a device.
+pub(super) struct Transfer {
+    pub(super) id: u32,
+    pub(super) token: Token,
+    pub(super) offset: u64,
+    pub(super) deadline: Deadline,
+    pub(super) completion: Completion,
+    pub(super) target: Box<dyn DeviceTarget>,
+}
+
+/// One that is under way.
+struct Open {
+    transfer: Transfer,
+    length: usize,
+    way: Way,
+    /// Bytes for which parts, or copies from mapped memory, were begun.
+    begun: usize,
+    /// Its owner has checked the token, or is about to.
+    asked: bool,
+    /// Its parts in the queue of reads: the number of each, and the place of its bytes.
+    parts: Vec<(u32, usize)>,
+    /// Parts that have come, for which no staging memory was free.
+    come: VecDeque<(usize, Vec<u8>)>,
+    copies: VecDeque<Box<dyn Underway>>,
+    /// It ends with this error as soon as the device writes nothing more.
+    failed: Option<Error>,
+}
+
+/// How the bytes come.
+enum Way {
+    Undecided,
+    /// The owner was asked for a handle.
+    Asking,
+    Mapped(Arc<Mapped>),
+    Parts,
+}
+
+/// Memory of a peer's device, mapped for one of this side's.
+struct Mapped {
+    token: Token,
+    device: usize,
+    /// The page with the word of the exposure.
+    word: Mapping,
+    memory: Arc<dyn DeviceMapping>,
+}
+
+/// A device's memory as its owner has handed it over: the page with the word of the exposure, and the memory with its description.
+pub(super) struct HandedDevice {
+    pub(super) word: Mapping,
+    pub(super) descriptor: OwnedFd,
+    pub(super) description: Vec<u8>,
+}
+
+/// A part to be read, or a request for a handle, which has no bytes.
+pub(super) struct Part {
+    pub(super) token: Token,
+    pub(super) offset: u64,
+    pub(super) into: Vec<u8>,
+    pub(super) maps: bool,
+}
+
+/// The outcome of [`Transfers::step`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    /// How much has happened.
+    pub(super) moved: usize,
+    /// Another turn is needed, and no descriptor tells of it: a device copies, or staging memory is short.
+    pub(super) waits: bool,
+}
+
+/// The reads of one link into devices, and what is held back for their sake.
+#[derive(Default)]
+pub(super) struct Transfers {
+    /// In the order of the calls.
+    open: VecDeque<Open>,
+    /// Reads that have ended after one into a device was begun that has not, by number.
+    held: VecDeque<Finished>,
+    /// The latest used first.
+    mapped: Vec<Arc<Mapped>>,
+    unmappable: VecDeque<Token>,
+    /// A buffer of a part that has ended.
+    spare: Vec<u8>,
+}
+
+/// Whether read `one` was begun before read `other`; numbers wrap.
+pub(super) fn is_before(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other).cast_signed() < 0
+}
+
+impl Transfers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn add(&mut self, transfer: Transfer) {
+        let length = transfer.target.len();
+        self.open.push_back(Open {
+            transfer,
+            length,
+            way: Way::Undecided,
+            begun: 0,
+            asked: false,
+            parts: Vec::new(),
+            come: VecDeque::new(),
+            copies: VecDeque::new(),
+            failed: None,
+        });
+    }
+
+    /// The earliest deadline.
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.open.iter().filter(|open| open.failed.is_none()).map(|open| open.transfer.deadline).min()
+    }
+
+    /// Whether there is one with the number `id` that was not given up.
+    pub(super) fn is_open(&self, id: u32) -> bool {
+        self.open.iter().any(|open| open.transfer.id == id && open.failed.is_none())
+    }
+
+    /// The ones whose deadline has passed.
+    pub(super) fn late(&self) -> Vec<u32> {
+        let late = |open: &&Open| open.failed.is_none() && open.transfer.deadline.expired();
+        self.open.iter().filter(late).map(|open| open.transfer.id).collect()
+    }
+
+    /// Gives read `id` up because of `why`. It ends when the device writes nothing more. Returns the numbers of its parts, which nobody
+    /// wants any more.
+    pub(super) fn give_up(&mut self, id: u32, why: Error) -> Vec<u32> {
+        let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return Vec::new() };
+        open.fail(why)
+    }
+
+    /// A part of the read `id`, or its request for a handle, has ended.
+    pub(super) fn part_ended(&mut self, id: u32, part: u32, outcome: Result<Vec<u8>>) -> Vec<u32> {
+        let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return Vec::new() };
+        let Some(index) = open.parts.iter().position(|(known, _)| *known == part) else { return Vec::new() };
+        let (_, at) = open.parts.swap_remove(index);
+        match outcome {
+            Err(error) => return open.fail(error),
+            Ok(_) if matches!(open.way, Way::Asking) => {
+                // Answered without a handle.
+                open.way = Way::Parts;
+                let token = open.transfer.token;
+                self.refuse(token);
+            }
+            Ok(bytes) => open.come.push_back((at, bytes)),
+        }
+        Vec::new()
+    }
+
+    /// The owner has answered the request of read `id` for a handle with one.
+    pub(super) fn handed(&mut self, id: u32, part: u32, handed: HandedDevice) {
+        let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return };
+        open.parts.retain(|(known, _)| *known != part);
+        let (token, target) = (open.transfer.token, &open.transfer.target);
+        match target.map(handed.descriptor.as_fd(), &handed.description) {
+            Ok(memory) if memory.len() >= token.length => {
+                let mapped = Arc::new(Mapped { token, device: target.device(), word: handed.word, memory });
+                open.way = Way::Mapped(mapped.clone());
+                self.mapped.truncate(MAX_MAPPED - 1);
+                self.mapped.insert(0, mapped);
+            }
+            outcome => {
+                if let Err(error) = outcome {
+                    log::debug!("memory of a peer's device is not mapped: {error}");
+                }
+                open.way = Way::Parts;
+                self.refuse(token);
+            }
+        }
+    }
+
+    /// Notes that memory cannot be mapped.
+    fn refuse(&mut self, token: Token) {
+        if !self.unmappable.contains(&token) {
+            self.unmappable.truncate(MAX_MAPPED - 1);
+            self.unmappable.push_front(token);
+        }
+    }
+
+    /// Moves on what can be: begins parts with `issue`, which returns their numbers, gives bytes to devices, and looks which copies have
+    /// ended. `maps` says whether the link can carry descriptors. Adds to `given_up` the parts that nobody wants any more.
+    pub(super) fn step(
+        &mut self,
+        maps: bool,
+        revoked: &dyn Fn() -> Error,
+        issue: &mut dyn FnMut(u32, Part) -> u32,
+        given_up: &mut Vec<u32>,
+    ) -> Turn {
+        let mut turn = Turn::default();
+        let waiting = |open: &Open| open.come.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        let (mut parts, mut bytes) = (0, 0);
+        for open in &self.open {
+            parts += open.parts.len() + open.come.len();
+            bytes +=
+                waiting(open) + open.parts.iter().map(|(_, at)| STAGED.min(open.length - at)).sum::<usize>();
+        }
+        let mut may_begin = true;
+        for index in 0..self.open.len() {
+            let open = &mut self.open[index];
+            let stepped = open.advance(revoked, &mut self.spare, &mut turn);
+            if let Err(error) = stepped {
+                given_up.extend(open.fail(error));
+            }
+            if !may_begin || open.failed.is_some() {
+                continue;
+            }
+            if matches!(open.way, Way::Undecided) {
+                let (token, device) = (open.transfer.token, open.transfer.target.device());
+                open.way = if !(maps && token.shared && token.device) || self.unmappable.contains(&token) {
+                    Way::Parts
+                } else if let Some(known) =
+                    self.mapped.iter().position(|mapped| mapped.token == token && mapped.device == device)
+                {
+                    self.mapped[..=known].rotate_right(1);
+                    Way::Mapped(self.mapped[0].clone())
+                } else {
+                    let part = Part { token, offset: open.transfer.offset, into: Vec::new(), maps: true };
+                    open.parts.push((issue(open.transfer.id, part), open.length));
+                    turn.moved += 1;
+                    Way::Asking
+                };
+            }
+            match &open.way {
+                // The next ones are likely to be of the same memory.
+                Way::Asking | Way::Undecided => may_begin = false,
+                Way::Mapped(_) => {
+                    if let Err(error) = open.advance(revoked, &mut self.spare, &mut turn) {
+                        given_up.extend(open.fail(error));
+                    }
+                }
+                Way::Parts => {
+                    while open.wants_part() && parts < MAX_PARTS && bytes < MAX_BYTES {
+                        let length = STAGED.min(open.length - open.begun);
+                        let mut into = std::mem::take(&mut self.spare);
+                        into.resize(length, 0);
+                        let Transfer { id, token, offset, .. } = open.transfer;
+                        let part = Part { token, offset: offset + open.begun as u64, into, maps: false };
+                        open.parts.push((issue(id, part), open.begun));
+                        (open.begun, open.asked) = (open.begun + length, true);
+                        (parts, bytes, turn.moved) = (parts + 1, bytes + length, turn.moved + 1);
+                    }
+                    may_begin &= !open.wants_part();
+                }
+            }
+        }
+        turn
+    }
+
+    /// Takes a read that has ended, and gives all that are to be told now to `deliver`, in order.
+    pub(super) fn settle(&mut self, finished: Option<Finished>, deliver: &mut dyn FnMut(Finished)) {
+        if let Some(finished) = finished {
+            if self.open.front().is_none_or(|open| is_before(finished.id, open.transfer.id)) {
+                deliver(finished);
+            } else {
+                let at = self.held.partition_point(|held| is_before(held.id, finished.id));
+                self.held.insert(at, finished);
+            }
+        }
+        // Those that were given up do not wait for their turn.
+        let mut index = 0;
+        while index < self.open.len() {
+            let open = &self.open[index];
+            if open.is_over() && (index == 0 || open.failed.is_some()) {
+                if index == 0 {
+                    self.release(deliver);
+                }
+                if let Some(open) = self.open.remove(index) {
+                    deliver(open.end());
+                }
+            } else {
+                index += 1;
+            }
+        }
+        self.release(deliver);
+    }
+
+    /// Gives the reads that were held back and that come before all that are under way.
+    fn release(&mut self, deliver: &mut dyn FnMut(Finished)) {
+        while let Some(held) = self.held.front() {
+            if self.open.front().is_some_and(|open| is_before(open.transfer.id, held.id)) {
+                break;
+            }
+            self.held.pop_front().into_iter().for_each(&mut *deliver);
+        }
+    }
+
+    /// Ends all of them because of `why`, with what was held back, in order. Waits a moment for copies of devices: the caller may use the memory
+    /// again.
+    pub(super) fn fail(&mut self, why: &Error) -> Vec<Finished> {
+        let deadline = Deadline::after(SETTLES);
+        let mut ended = Vec::new();
+        let mut deliver = |finished| ended.push(finished);
+        for mut open in std::mem::take(&mut self.open) {
+            while open.copies.iter_mut().any(|copy| matches!(copy.is_done(), Ok(false)))
+                && !deadline.expired()
+            {
+                std::thread::yield_now();
+            }
+            while self.held.front().is_some_and(|held| is_before(held.id, open.transfer.id)) {
+                self.held.pop_front().into_iter().for_each(&mut deliver);
+            }
+            open.failed = open.failed.or_else(|| Some(why.clone().of("read")));
+            deliver(open.end());
+        }
+        self.held.drain(..).for_each(&mut deliver);
+        (self.mapped, self.spare) = (Vec::new(), Vec::new());
+        ended
+    }
+
+    /// Unmaps memory that is not exposed any more, so that its owner's system gets it back.
+    pub(super) fn sweep(&mut self) {
+        self.mapped.retain(|mapped| !mapped.word.is_revoked());
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn mappings(&self) -> usize {
+        self.mapped.len()
+    }
+}
+
+impl Open {
+    /// Whether a part is to be asked for. One without bytes is, too: its owner checks the token.
+    fn wants_part(&self) -> bool {
+        self.begun < self.length || !self.asked
+    }
+
+    /// Whether nothing is left to do.
+    fn is_over(&self) -> bool {
+        let is_done = !self.wants_part() && self.parts.is_empty() && self.come.is_empty();
+        let is_decided = !matches!(self.way, Way::Undecided | Way::Asking);
+        self.copies.is_empty() && (self.failed.is_some() || is_decided && is_done)
+    }
+
+    /// Keeps why it failed, if it had not; returns the numbers of its parts.
+    fn fail(&mut self, why: Error) -> Vec<u32> {
+        if self.failed.is_none() {
+            self.failed = Some(why);
+        }
+        self.come.clear();
+        std::mem::take(&mut self.parts).into_iter().map(|(id, _)| id).collect()
+    }
+
+    fn end(self) -> Finished {
+        let Transfer { id, completion, target, .. } = self.transfer;
+        let outcome = self.failed.map_or(Ok(Vec::new()), Err);
+        Finished { id, completion, outcome, transfer: None, target: Some(target) }
+    }
+
+    /// Looks which copies have ended, and begins others.
+    fn advance(&mut self, revoked: &dyn Fn() -> Error, spare: &mut Vec<u8>, turn: &mut Turn) -> Result<()> {
+        while let Some(copy) = self.copies.front_mut() {
+            let done = copy.is_done();
+            if matches!(done, Ok(false)) {
+                break;
+            }
+            self.copies.pop_front();
+            turn.moved += 1;
+            done?;
+        }
+        if self.failed.is_some() {
+            turn.waits |= !self.copies.is_empty();
+            return Ok(());
+        }
+        if let Way::Mapped(mapped) = &self.way {
+            // Looked at after the copies, too: what the owner writes after it has revoked is never taken for data.
+            after_copying();
+            if mapped.word.is_revoked() {
+                return Err(revoked());
+            }
+            let mapped = mapped.clone();
+            self.asked = true;
+            while self.begun < self.length && self.copies.len() < MAX_COPIES {
+                let length = COPIED.min(self.length - self.begun);
+                let from = self.transfer.offset + self.begun as u64;
+                self.copies.push_back(self.transfer.target.copy(self.begun, &mapped.memory, from, length)?);
+                self.begun += length;
+                turn.moved += 1;
+            }
+        }
+        while let Some((at, bytes)) = self.come.front() {
+            if !bytes.is_empty() {
+                let Some(copy) = self.transfer.target.put(*at, bytes)? else { break };
+                self.copies.push_back(copy);
+            }
+            turn.moved += 1;
+            if let Some((_, bytes)) = self.come.pop_front()
+                && bytes.capacity() > spare.capacity()
+            {
+                *spare = bytes;
+            }
+        }
+        turn.waits |= !self.copies.is_empty() || !self.come.is_empty();
+        Ok(())
+    }
+}
+
+/// The error for a handle that nobody asked for.
+pub(super) fn unasked() -> Error {
+    Error::new(ErrorKind::Remote, "progress", "a handle of memory for which nobody asked")
+}
