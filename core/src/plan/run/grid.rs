@@ -220,6 +220,9 @@ mod tests {
             plan.ranks[0].blocks[1].ops.pop();
             plans.push(plan);
         }
+        let mut lines = plans.clone();
+        lines.iter_mut().for_each(|plan| plan.settings.protocol = Protocol::Ll128);
+        plans.extend(lines);
         let (mut any, mut halves) = (0, 0);
         for plan in &plans {
             for (number, rank) in (0..).zip(&plan.ranks) {
