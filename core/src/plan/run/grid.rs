@@ -108,28 +108,34 @@ impl Grids {
 impl Form {
     /// The form of the kernel that a rank's part of a plan becomes.
     fn of(plan: &Plan, rank: &RankPlan) -> Self {
+        let lines = plan.settings.protocol == Protocol::Ll128;
         let halves = plan.settings.threads_per_block.is_multiple_of(64)
             && !plan.settings.variable_chunks
-            && of_threads(rank).any(sends_and_waits);
-        let lines = plan.settings.protocol == Protocol::Ll128;
+            && of_threads(rank).any(|block| has_halves(block, lines));
         Self { any_grid: runs_with_any_grid(plan, rank), halves, lines }
     }
 }
 
-/// Whether a block sends packets and waits for others with no sync between, as
+/// Whether a block sends packets with half of its threads while the other half waits for packets, as
 /// [`Kernel::has_halves`](aqueduct_ptx::plan::Kernel::has_halves) asks.
-fn sends_and_waits(block: &Block) -> bool {
-    let mut sent = false;
-    block.ops.iter().any(|operation| {
-        let Op::Move(moved) = &operation.op else {
-            sent = false;
-            return false;
-        };
-        let packets = |operands: &[Operand]| operands.iter().any(|operand| operand.form == Packets);
-        let waits = packets(&moved.sources);
-        let found = sent && waits;
-        sent |= !waits && packets(&moved.targets);
-        found
+fn has_halves(block: &Block, lines: bool) -> bool {
+    let packets = |operands: &[Operand]| operands.iter().any(|operand| operand.form == Packets);
+    let moves: Vec<Option<&Move>> = block
+        .ops
+        .iter()
+        .map(|operation| if let Op::Move(moved) = &operation.op { Some(&**moved) } else { None })
+        .collect();
+    moves.split(Option::is_none).any(|run| {
+        let run: Vec<&Move> = run.iter().copied().flatten().collect();
+        (0..run.len()).any(|at| {
+            let Some(first) = run[at..].iter().position(|moved| packets(&moved.sources)) else {
+                return false;
+            };
+            let (sends, receives) = run[at..].split_at(first);
+            // All warps reduce lines.
+            let by_all = lines && receives.iter().any(|moved| moved.sources.len() > 1);
+            !by_all && sends.iter().any(|moved| packets(&moved.targets))
+        })
     })
 }
 
@@ -214,6 +220,9 @@ mod tests {
             plan.ranks[0].blocks[1].ops.pop();
             plans.push(plan);
         }
+        let mut lines = plans.clone();
+        lines.iter_mut().for_each(|plan| plan.settings.protocol = Protocol::Ll128);
+        plans.extend(lines);
         let (mut any, mut halves) = (0, 0);
         for plan in &plans {
             for (number, rank) in (0..).zip(&plan.ranks) {
