@@ -124,6 +124,18 @@ fn a_copy_during_which_the_token_was_revoked_is_not_sent() {
     }
 }
 
+/// A program that keeps the value of which it exposes a clone gets rid of what was exposed all the same.
+#[test]
+fn what_was_revoked_goes_although_its_program_keeps_the_memory() {
+    let pair = pair(false);
+    let fake = Fake { length: 100, revoked: Arc::default(), fails: false, mappable: true };
+    let memory = Memory::of_device(Arc::new(fake));
+    for _ in 0..3 {
+        pair.a.expose(memory.clone()).unwrap().revoke();
+    }
+    assert!(!pair.a.core.engine.hub.exposures.has_retired(), "nothing of it is on its way");
+}
+
 /// A device that fails ends the reads of its memory, and nothing else.
 #[test]
 fn a_device_that_fails_ends_the_read_and_no_link() {
