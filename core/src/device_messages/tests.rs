@@ -315,6 +315,20 @@ fn what_may_not_be_read_is_refused_by_the_side_that_knows() {
     }
 }
 
+/// Copies of which nobody asks whether they have ended, as their messenger is not called, take nothing from others either.
+#[test]
+fn staging_memory_of_copies_that_have_ended_is_free() {
+    let context = context(0);
+    let (pool, into) = (Pool::of(&context).unwrap(), GpuBuffer::new(&context, 100).unwrap());
+    let into = Arc::new(into).slice(..).unwrap();
+    let blocks: Vec<_> = std::iter::from_fn(|| pool.block()).collect();
+    let copies: Vec<_> = blocks.into_iter().map(|block| pool.store(&into, block).unwrap()).collect();
+    let start = Instant::now();
+    while pool.block().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(5), "none of {} is free", copies.len());
+    }
+}
+
 /// Whoever asks for memory of a device and does not read the answer takes no staging memory from others.
 #[test]
 fn peers_that_do_not_read_hold_no_staging_memory() {
