@@ -5,12 +5,12 @@ use super::*;
 
 /// Memory of which copies do what the test says.
 #[derive(Debug)]
-struct Fake {
-    length: usize,
+pub(super) struct Fake {
+    pub(super) length: usize,
     /// Dropped in the middle of a copy, as if another thread did so.
-    revoked: Arc<Mutex<Option<Exposed>>>,
-    fails: bool,
-    mappable: bool,
+    pub(super) revoked: Arc<Mutex<Option<Exposed>>>,
+    pub(super) fails: bool,
+    pub(super) mappable: bool,
 }
 
 #[derive(Debug)]
@@ -175,6 +175,8 @@ fn memory_that_cannot_be_handed_over_or_mapped_is_staged() {
         until(&[&pair.a, &pair.b], || lock(&ended).len() == 2);
         assert!(*lock(&ended) == [true; 2] && *lock(&bytes) == vec![1; 700_000]);
         assert_eq!(mapped.load(Ordering::Acquire), maps, "it is not tried again");
+        let line = pair.to_a.member.sender("test").unwrap();
+        assert_eq!(lock(&line.reads).transfers.spare(), 0, "an idle link keeps little");
         let outcome = ended.clone();
         let done = move |read: Result<Vec<u8>>| lock(&outcome).push(read.unwrap() == [6; 10]);
         pair.to_a.read(&other.token(), 0, vec![0; 10], SOON, done).unwrap();
