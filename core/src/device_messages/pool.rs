@@ -66,18 +66,18 @@ impl Pool {
     /// Begins to copy `from` to the first bytes of `block`.
     pub(super) fn fetch(&self, from: &DeviceSlice, block: &Arc<Block>) -> Result<Copy> {
         let to = block.slice(from.len())?;
-        Copy::begin(&self.outward, &to, from, Some(block.clone()))
+        Copy::begin(&self.outward, &to, from, Arc::downgrade(block))
     }
 
     /// Begins to copy the first bytes of `block` to `to`.
     pub(super) fn store(&self, to: &DeviceSlice, block: Arc<Block>) -> Result<Copy> {
         let from = block.slice(to.len())?;
-        Copy::begin(&self.inward, to, &from, Some(block))
+        Copy::begin(&self.inward, to, &from, Arc::downgrade(&block))
     }
 
     /// Begins to copy from the memory of a device to that of one.
     pub(super) fn copy(&self, to: &DeviceSlice, from: &DeviceSlice) -> Result<Copy> {
-        Copy::begin(&self.inward, to, from, None)
+        Copy::begin(&self.inward, to, from, Weak::new())
     }
 }
 
@@ -133,16 +133,12 @@ impl std::fmt::Debug for Pool {
 /// A copy under way. Its stream holds everything that it uses until it has ended.
 pub(super) struct Copy {
     event: Event,
-    block: Option<Arc<Block>>,
+    /// The stream has it until then: nobody need ask for the block to be free again.
+    block: Weak<Block>,
 }
 
 impl Copy {
-    fn begin(
-        stream: &Stream,
-        to: &DeviceSlice,
-        from: &DeviceSlice,
-        block: Option<Arc<Block>>,
-    ) -> Result<Self> {
+    fn begin(stream: &Stream, to: &DeviceSlice, from: &DeviceSlice, block: Weak<Block>) -> Result<Self> {
         let event = Event::new(stream.context())?;
         stream.copy(to, from)?;
         event.record(stream)?;
@@ -159,7 +155,7 @@ impl Underway for Copy {
     fn is_done(&mut self) -> Result<bool> {
         let done = Self::is_done(self)?;
         if done {
-            self.block.take().into_iter().for_each(|block| block.give_back());
+            self.block.upgrade().into_iter().for_each(|block| block.give_back());
         }
         Ok(done)
     }

@@ -315,6 +315,58 @@ fn what_may_not_be_read_is_refused_by_the_side_that_knows() {
     }
 }
 
+/// Copies of which nobody asks whether they have ended, as their messenger is not called, take nothing from others either.
+#[test]
+fn staging_memory_of_copies_that_have_ended_is_free() {
+    let context = context(0);
+    let (pool, into) = (Pool::of(&context).unwrap(), GpuBuffer::new(&context, 100).unwrap());
+    let into = Arc::new(into).slice(..).unwrap();
+    let blocks: Vec<_> = std::iter::from_fn(|| pool.block()).collect();
+    let copies: Vec<_> = blocks.into_iter().map(|block| pool.store(&into, block).unwrap()).collect();
+    let start = Instant::now();
+    while pool.block().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(5), "none of {} is free", copies.len());
+    }
+}
+
+/// Whoever asks for memory of a device and does not read the answer takes no staging memory from others.
+#[test]
+fn peers_that_do_not_read_hold_no_staging_memory() {
+    let context = context(0);
+    for wire in [Wire::SharedMemory, Wire::Verbs] {
+        let owner = Messenger::new(0, config(wire)).unwrap();
+        let exposed = owner.expose(buffer(&context, &bytes(4 << 20, 1))).unwrap();
+        let read = |rank: u32, told: Log<bool>| {
+            let reader = Messenger::new(rank, config(wire)).unwrap();
+            let peer = reader.connect(owner.address(), SOON).unwrap();
+            let done = move |ended: Result<Vec<u8>>| lock(&told).push(ended.is_ok());
+            peer.read(&exposed.token(), 0, vec![0; 4 << 20], SOON, done).unwrap();
+            (0..10).for_each(|_| assert!(reader.progress().is_ok()));
+            reader
+        };
+        let (stuck, done) = (Log::default(), Log::default());
+        let readers: Vec<Messenger> = (1..9).map(|rank| read(rank, stuck.clone())).collect();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            owner.poll().unwrap();
+        }
+        let other = read(9, done.clone());
+        let start = Instant::now();
+        while lock(&done).is_empty() {
+            owner.poll().unwrap();
+            other.poll().unwrap();
+            assert!(start.elapsed() < SOON / 4, "{wire:?}: nothing is left for it");
+        }
+        assert!(lock(&stuck).is_empty() && *lock(&done) == [true]);
+        // Nothing of it is under way in a device: the owner sleeps until somebody reads.
+        while owner.arm().unwrap() {
+            owner.poll().unwrap();
+            assert!(start.elapsed() < SOON, "{wire:?}: it does not sleep");
+        }
+        drop(readers);
+    }
+}
+
 /// Each read ends once: done, cancelled, too late or lost with the peer; then nothing writes into its memory any more.
 #[test]
 fn each_read_ends_once() {

@@ -67,8 +67,9 @@ struct Entry {
 pub(super) enum Lending {
     /// Bytes that the processor can read.
     Bytes(Lent),
-    /// All of the memory of a device, whatever the part.
-    Device(Arc<dyn DeviceMemory>),
+    /// All of the memory of a device, whatever the part. The outer share is the entry's own and of pieces on their way: the program
+    /// may keep others of the inner one.
+    Device(Arc<Arc<dyn DeviceMemory>>),
 }
 
 impl Lending {
@@ -168,7 +169,7 @@ impl Exposures {
         let shown = shown.as_ref().and_then(SharedMemory::show).map(Arc::new);
         let length = memory.len() as u64;
         let memory = match memory.device {
-            Some(device) => Lending::Device(device),
+            Some(device) => Lending::Device(Arc::new(device)),
             None => Lending::Bytes(memory.bytes.with_own_share()),
         };
         let mut slots = lock(&self.slots);

@@ -58,6 +58,8 @@ impl Engine {
     pub(super) fn leave(&self, deadline: Deadline) -> (Vec<Arc<Member>>, Result<()>) {
         let members: Vec<Arc<Member>> = lock(&self.members).values().cloned().collect();
         let sent = self.part(&members, deadline);
+        let why = Error::new(ErrorKind::Stopped, "close", "it was closed here");
+        self.earlier().iter().for_each(|member| self.lose(member, &why));
         self.hub.close();
         let mut turn = lock(&self.turn);
         let links = std::mem::take(&mut turn.links);
@@ -71,6 +73,16 @@ impl Engine {
         left.clear();
         left.extend(std::iter::from_fn(|| self.hub.take_ready()));
         (left, sent)
+    }
+
+    /// Peers that have connected again in a later life, and of which an earlier link was not read to its end. They have ended that
+    /// link themselves, and hear no goodbye on it.
+    fn earlier(&self) -> Vec<Arc<Member>> {
+        let turn = lock(&self.turn);
+        let arrivals = lock(&self.arrivals);
+        let served = turn.links.iter().map(|(_, link)| &link.member).chain(&turn.leaving);
+        let all = served.chain(arrivals.iter().map(|(member, _)| member));
+        all.filter(|member| member.end().is_none()).cloned().collect()
     }
 }
 

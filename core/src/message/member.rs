@@ -293,17 +293,16 @@ impl Member {
         for line in self.lines() {
             let (late, due) = {
                 let mut reads = lock(&line.reads);
-                if reads.expire_transfers() {
-                    // They end in a turn, when their devices write nothing more.
+                // Those into devices end in a turn, when their devices write nothing more.
+                let has_late = reads.expire_transfers();
+                let late = reads.expire();
+                if has_late || !late.is_empty() {
                     line.note_transfers(&reads);
+                    // Those behind them may have their turn.
                     self.mark_dirty();
                 }
-                (reads.expire(), reads.next_deadline())
+                (late, reads.next_deadline())
             };
-            if !late.is_empty() {
-                // Those behind them may have their turn.
-                self.mark_dirty();
-            }
             for (id, finished, asked) in late {
                 if asked {
                     // If the link is gone, nothing comes either.

@@ -302,6 +302,8 @@ impl Read {
         let Some((finished, asked)) = reads.cancel(self.id, error) else { return false };
         // Under the lock: whoever closes the messenger meanwhile ends the reads and then runs what was delivered.
         member.deliver(Item::Read(finished));
+        // It may have been the turn of a read into a device that comes after it.
+        self.line.note_transfers(&reads);
         drop(reads);
         if asked {
             // If the link is gone, nothing comes either.

@@ -54,7 +54,7 @@ impl Reads {
         };
         let turn = transfers.step(*maps, revoked, &mut issue, &mut given_up);
         self.drop_parts(given_up);
-        self.transfers.settle(None, deliver);
+        self.tell(None, deliver);
         turn
     }
 
@@ -67,13 +67,20 @@ impl Reads {
     /// moved on.
     pub(super) fn settle(&mut self, finished: Finished, deliver: &mut dyn FnMut(Finished)) -> bool {
         let Some(transfer) = finished.transfer else {
-            self.transfers.settle(Some(finished), deliver);
+            self.tell(Some(finished), deliver);
             return false;
         };
         let given_up = self.transfers.part_ended(transfer, finished.id, finished.outcome);
         self.drop_parts(given_up);
-        self.transfers.settle(None, deliver);
+        self.tell(None, deliver);
         true
+    }
+
+    /// Gives reads that have ended to `deliver`, those whose turn it is.
+    fn tell(&mut self, finished: Option<Finished>, deliver: &mut dyn FnMut(Finished)) {
+        let is_open = |reading: &&Reading| reading.completion.is_some() && reading.transfer.is_none();
+        let oldest = self.queue.iter().find(is_open).map(|reading| reading.id);
+        self.transfers.settle(finished, oldest, deliver);
     }
 
     /// Gives up parts of a read into a device that has failed. Their owner is not told: it is not much.

@@ -33,7 +33,7 @@ pub(super) enum Served {
     All,
     /// The wire has no room.
     Full,
-    /// So much was served as one turn may. There may be room for more.
+    /// So much was served as one turn may, or a device copies. Another turn may have more to do.
     Enough,
 }
 
@@ -156,7 +156,7 @@ impl Serving {
             let lent = match lent {
                 Ok(Lending::Bytes(lent)) => Ok(lent),
                 Ok(Lending::Device(memory)) => {
-                    match job.staging.next(&memory, (job.offset, job.left), most) {
+                    match job.staging.next(&**memory, (job.offset, job.left), most) {
                         Ok(Next::Later) => return Ok(Served::Enough),
                         // Looked up once more: if the owner still has not revoked the token, all of the copy is from before.
                         Ok(Next::Bytes(bytes)) => {
@@ -174,6 +174,7 @@ impl Serving {
             let lent = match lent {
                 Ok(lent) => lent,
                 Err(refusal) => {
+                    job.staging = Staging::default();
                     if !wire.push(Head::new(Operation::Refused, 0, job.id, 1), &[refusal as u8])? {
                         return Ok(Served::Full);
                     }
@@ -197,7 +198,8 @@ impl Serving {
                 }
             };
             if !pushed {
-                return Ok(Served::Full);
+                // Until then another turn is needed, and no descriptor tells of it.
+                return Ok(if job.staging.is_copying() { Served::Enough } else { Served::Full });
             }
             exposures.sent(&job.token, piece);
             if staged {

@@ -2,13 +2,12 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::device::{DeviceMemory, STAGED, Staged};
 use super::lent::Lent;
 use crate::error::Result;
 
-/// Parts of one read that are staged at a time: the device copies one while another is sent.
+/// Parts of one read that are staged beside the one that is sent.
 const AHEAD: usize = 2;
 
 /// The parts of one read that are staged.
@@ -17,8 +16,8 @@ pub(super) struct Staging {
     /// Bytes that were not sent, and of which copies were begun.
     begun: u64,
     copies: VecDeque<Box<dyn Staged>>,
-    /// The part that has come, as far as it was not sent.
-    come: Option<Lent>,
+    /// The parts that have come, in order; the first one as far as it was not sent.
+    come: VecDeque<Lent>,
 }
 
 /// The next bytes of a read.
@@ -35,14 +34,14 @@ impl Staging {
     /// If the device has failed.
     pub(super) fn next(
         &mut self,
-        memory: &Arc<dyn DeviceMemory>,
+        memory: &dyn DeviceMemory,
         (offset, left): (u64, u64),
         most: usize,
     ) -> Result<Next> {
         if left == 0 {
             return Ok(Next::Bytes(Lent::of(Vec::new())));
         }
-        while self.copies.len() < AHEAD && self.begun < left {
+        while self.copies.len() + self.come.len().saturating_sub(1) < AHEAD && self.begun < left {
             // Within the memory: the caller has checked the range.
             let length = (STAGED as u64).min(left - self.begun);
             match memory.stage((offset + self.begun) as usize, length as usize)? {
@@ -51,24 +50,32 @@ impl Staging {
             }
             self.begun += length;
         }
-        if self.come.is_none() {
-            let Some(copy) = self.copies.front_mut() else { return Ok(Next::Later) };
-            let Some(bytes) = copy.poll()? else { return Ok(Next::Later) };
+        // Also those that cannot be sent yet: others wait for the staging memory, and the peer may never read.
+        while let Some(copy) = self.copies.front_mut()
+            && let Some(bytes) = copy.poll()?
+        {
             self.copies.pop_front();
-            self.come = Some(Lent::of(bytes));
+            self.come.push_back(Lent::of(bytes));
         }
-        let come = self.come.as_ref().expect("it has come");
+        let Some(come) = self.come.front() else { return Ok(Next::Later) };
         let bytes = come.slice(0, most.min(come.len())).expect("within");
         Ok(Next::Bytes(bytes))
+    }
+
+    /// Whether a device copies, so that staging memory is taken.
+    pub(super) fn is_copying(&self) -> bool {
+        !self.copies.is_empty()
     }
 
     /// `length` of the bytes that came last were sent.
     pub(super) fn sent(&mut self, length: u64) {
         self.begun = self.begun.saturating_sub(length);
-        self.come = self.come.take().and_then(|come| {
-            let rest = come.len().checked_sub(length as usize)?;
-            come.slice(length as usize, rest).filter(|_| rest > 0)
-        });
+        if let Some(come) = self.come.pop_front()
+            && let Some(rest) = come.len().checked_sub(length as usize).filter(|rest| *rest > 0)
+            && let Some(rest) = come.slice(length as usize, rest)
+        {
+            self.come.push_front(rest);
+        }
     }
 }
 

@@ -54,6 +54,8 @@ struct Open {
     copies: VecDeque<Box<dyn Underway>>,
     /// It ends with this error as soon as the device writes nothing more.
     failed: Option<Error>,
+    /// It was cancelled or is too late, so that it does not wait for its turn.
+    early: bool,
 }
 
 /// How the bytes come.
@@ -122,8 +124,9 @@ impl Transfers {
         self.open.is_empty()
     }
 
+    /// Reads of which nobody has been told yet, without those that are still in the queue.
     pub(super) fn len(&self) -> usize {
-        self.open.len()
+        self.open.len() + self.held.len()
     }
 
     pub(super) fn add(&mut self, transfer: Transfer) {
@@ -138,6 +141,7 @@ impl Transfers {
             come: VecDeque::new(),
             copies: VecDeque::new(),
             failed: None,
+            early: false,
         });
     }
 
@@ -161,6 +165,7 @@ impl Transfers {
     /// wants any more.
     pub(super) fn give_up(&mut self, id: u32, why: Error) -> Vec<u32> {
         let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return Vec::new() };
+        open.early |= open.failed.is_none();
         open.fail(why)
     }
 
@@ -235,6 +240,8 @@ impl Transfers {
             let stepped = open.advance(revoked, &mut self.spare, &mut turn);
             if let Err(error) = stepped {
                 given_up.extend(open.fail(error));
+                // Its other copies have to be asked for, and what is behind its parts may have its turn.
+                turn.moved += 1;
             }
             if !may_begin || open.failed.is_some() {
                 continue;
@@ -261,6 +268,7 @@ impl Transfers {
                 Way::Mapped(_) => {
                     if let Err(error) = open.advance(revoked, &mut self.spare, &mut turn) {
                         given_up.extend(open.fail(error));
+                        turn.moved += 1;
                     }
                 }
                 Way::Parts => {
@@ -281,8 +289,14 @@ impl Transfers {
         turn
     }
 
-    /// Takes a read that has ended, and gives all that are to be told now to `deliver`, in order.
-    pub(super) fn settle(&mut self, finished: Option<Finished>, deliver: &mut dyn FnMut(Finished)) {
+    /// Takes a read that has ended, and gives all that are to be told now to `deliver`, in order. `oldest` is the first read in the queue
+    /// that is no part, if there is one: a device that has mapped the memory may be done before the owner has answered that.
+    pub(super) fn settle(
+        &mut self,
+        finished: Option<Finished>,
+        oldest: Option<u32>,
+        deliver: &mut dyn FnMut(Finished),
+    ) {
         if let Some(finished) = finished {
             if self.open.front().is_none_or(|open| is_before(finished.id, open.transfer.id)) {
                 deliver(finished);
@@ -295,7 +309,8 @@ impl Transfers {
         let mut index = 0;
         while index < self.open.len() {
             let open = &self.open[index];
-            if open.is_over() && (index == 0 || open.failed.is_some()) {
+            let is_first = || index == 0 && oldest.is_none_or(|oldest| is_before(open.transfer.id, oldest));
+            if open.is_over() && (open.early || is_first()) {
                 if index == 0 {
                     self.release(deliver);
                 }
@@ -307,6 +322,9 @@ impl Transfers {
             }
         }
         self.release(deliver);
+        if self.open.is_empty() {
+            self.spare = Vec::new();
+        }
     }
 
     /// Gives the reads that were held back and that come before all that are under way.
@@ -350,6 +368,12 @@ impl Transfers {
     #[cfg(all(test, not(loom)))]
     pub(super) fn mappings(&self) -> usize {
         self.mapped.len()
+    }
+
+    /// Bytes that are kept for the next part.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn spare(&self) -> usize {
+        self.spare.capacity()
     }
 }
 

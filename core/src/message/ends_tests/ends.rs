@@ -194,3 +194,27 @@ fn a_closed_messenger_keeps_no_links() {
     assert!(lock(&engine.turn).links.is_empty() && lock(&engine.members).is_empty());
     assert!(pair.to_b.member.sender("test").unwrap().wire().is_none());
 }
+
+/// A peer that has closed and connected again is another one: what was under way with the earlier one ends, too.
+#[test]
+fn closing_ends_what_is_under_way_with_a_peer_that_has_connected_again() {
+    for shared_memory in [false, true] {
+        let Pair { a, b, to_b, to_a, .. } = pair(shared_memory);
+        let exposed = b.expose(vec![1; 10]).unwrap();
+        let ended = Arc::<Mutex<Option<ErrorKind>>>::default();
+        let outcome = ended.clone();
+        let done = move |read: Result<Vec<u8>>| *lock(&outcome) = read.err().map(|error| error.kind());
+        to_b.read(&exposed.token(), 0, vec![0; 10], SOON, done).unwrap();
+        to_a.close(SOON).unwrap();
+        b.connect(a.address(), SOON).unwrap();
+        // The service thread of `a` has its new link; nobody has looked at the earlier one.
+        let is_other = || {
+            let members = lock(&a.core.engine.members);
+            members.get(&1).is_some_and(|member| !Arc::ptr_eq(member, &to_b.member))
+        };
+        until(&[], is_other);
+        a.close(SOON).unwrap();
+        assert_eq!(*lock(&ended), Some(ErrorKind::Stopped));
+        assert!(to_b.lost().is_some());
+    }
+}

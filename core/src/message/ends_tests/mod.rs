@@ -3,6 +3,7 @@
 mod crossing;
 mod ends;
 mod flow;
+mod mapped;
 mod owners;
 mod staged;
 

@@ -5,12 +5,12 @@ use super::*;
 
 /// Memory of which copies do what the test says.
 #[derive(Debug)]
-struct Fake {
-    length: usize,
+pub(super) struct Fake {
+    pub(super) length: usize,
     /// Dropped in the middle of a copy, as if another thread did so.
-    revoked: Arc<Mutex<Option<Exposed>>>,
-    fails: bool,
-    mappable: bool,
+    pub(super) revoked: Arc<Mutex<Option<Exposed>>>,
+    pub(super) fails: bool,
+    pub(super) mappable: bool,
 }
 
 #[derive(Debug)]
@@ -124,6 +124,18 @@ fn a_copy_during_which_the_token_was_revoked_is_not_sent() {
     }
 }
 
+/// A program that keeps the value of which it exposes a clone gets rid of what was exposed all the same.
+#[test]
+fn what_was_revoked_goes_although_its_program_keeps_the_memory() {
+    let pair = pair(false);
+    let fake = Fake { length: 100, revoked: Arc::default(), fails: false, mappable: true };
+    let memory = Memory::of_device(Arc::new(fake));
+    for _ in 0..3 {
+        pair.a.expose(memory.clone()).unwrap().revoke();
+    }
+    assert!(!pair.a.core.engine.hub.exposures.has_retired(), "nothing of it is on its way");
+}
+
 /// A device that fails ends the reads of its memory, and nothing else.
 #[test]
 fn a_device_that_fails_ends_the_read_and_no_link() {
@@ -163,6 +175,8 @@ fn memory_that_cannot_be_handed_over_or_mapped_is_staged() {
         until(&[&pair.a, &pair.b], || lock(&ended).len() == 2);
         assert!(*lock(&ended) == [true; 2] && *lock(&bytes) == vec![1; 700_000]);
         assert_eq!(mapped.load(Ordering::Acquire), maps, "it is not tried again");
+        let line = pair.to_a.member.sender("test").unwrap();
+        assert_eq!(lock(&line.reads).transfers.spare(), 0, "an idle link keeps little");
         let outcome = ended.clone();
         let done = move |read: Result<Vec<u8>>| lock(&outcome).push(read.unwrap() == [6; 10]);
         pair.to_a.read(&other.token(), 0, vec![0; 10], SOON, done).unwrap();

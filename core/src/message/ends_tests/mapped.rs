@@ -1,0 +1,199 @@
+//! Reads into devices that map the owner's memory and copy as slowly as the test says.
+
+use super::super::device::{DeviceMapping, DeviceTarget, Resource, Underway};
+use super::staged::Fake;
+use super::*;
+
+/// Memory into which a read goes by copies that end when `ends` is set.
+#[derive(Clone, Default)]
+struct Slow {
+    ends: Arc<AtomicBool>,
+    begun: Arc<AtomicUsize>,
+}
+
+/// Memory of another process.
+struct Mapped;
+
+impl DeviceMapping for Mapped {
+    fn len(&self) -> u64 {
+        LENGTH as u64
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl Underway for Slow {
+    fn is_done(&mut self) -> Result<bool> {
+        Ok(self.ends.load(Ordering::Acquire))
+    }
+}
+
+const LENGTH: usize = 100;
+
+impl DeviceTarget for Slow {
+    fn len(&self) -> usize {
+        LENGTH
+    }
+
+    fn prepare(&mut self) -> Result<Resource> {
+        Ok(Arc::new(()))
+    }
+
+    fn put(&self, _: usize, _: &[u8]) -> Result<Option<Box<dyn Underway>>> {
+        Ok(Some(Box::new(self.clone())))
+    }
+
+    fn device(&self) -> usize {
+        1
+    }
+
+    fn map(&self, _: BorrowedFd<'_>, _: &[u8]) -> Result<Arc<dyn DeviceMapping>> {
+        Ok(Arc::new(Mapped))
+    }
+
+    fn copy(&self, _: usize, _: &Arc<dyn DeviceMapping>, _: u64, _: usize) -> Result<Box<dyn Underway>> {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        Ok(Box::new(self.clone()))
+    }
+}
+
+/// How reads have ended, in order.
+type Ends = Arc<Mutex<Vec<(u32, Option<ErrorKind>)>>>;
+
+/// Two messengers, and memory of a device of the first one that the second one's has mapped.
+struct Devices {
+    pair: Pair,
+    exposed: Exposed,
+    ends: Ends,
+}
+
+fn devices() -> Devices {
+    let pair = pair(true);
+    let fake = Fake { length: LENGTH, revoked: Arc::default(), fails: false, mappable: true };
+    let exposed = pair.a.expose(Memory::of_device(Arc::new(fake))).unwrap();
+    let devices = Devices { pair, exposed, ends: Arc::default() };
+    let quick = Slow::default();
+    Faults::set(&quick.ends);
+    devices.read_into(0, devices.exposed.token(), &quick);
+    devices.until_ends(1);
+    lock(&devices.ends).clear();
+    devices
+}
+
+impl Devices {
+    fn note<T>(&self, number: u32) -> impl FnOnce(Result<T>) + Send + use<T> {
+        let ends = self.ends.clone();
+        move |ended| lock(&ends).push((number, ended.err().map(|error| error.kind())))
+    }
+
+    fn read_into(&self, number: u32, token: Token, into: &Slow) -> Read {
+        let target = Target::new(Box::new(into.clone()));
+        self.pair.to_a.read_into(&token, 0, target, SOON, self.note::<()>(number)).unwrap()
+    }
+
+    fn read(&self, number: u32, token: Token, within: Duration) -> Read {
+        self.pair.to_a.read(&token, 0, vec![0; 10], within, self.note::<Vec<u8>>(number)).unwrap()
+    }
+
+    fn poll(&self) {
+        for _ in 0..100 {
+            for messenger in [&self.pair.a, &self.pair.b] {
+                messenger.poll().unwrap();
+            }
+        }
+    }
+
+    fn until_ends(&self, count: usize) {
+        until(&[&self.pair.a, &self.pair.b], || lock(&self.ends).len() >= count);
+    }
+}
+
+/// A device that is still copying when the token is revoked is asked until it has ended.
+#[test]
+fn a_read_of_memory_that_was_revoked_meanwhile_ends_with_its_copies() {
+    let Devices { pair, exposed, ends } = devices();
+    let token = exposed.token();
+    let kept = pair.a.expose(vec![1; 10]).unwrap();
+    let devices = Devices { exposed: kept, pair, ends };
+    let slow = Slow::default();
+    devices.read_into(1, token, &slow);
+    until(&[&devices.pair.b], || slow.begun.load(Ordering::Acquire) == 1);
+    exposed.revoke();
+    devices.poll();
+    assert!(lock(&devices.ends).is_empty(), "the device may still write");
+    Faults::set(&slow.ends);
+    devices.until_ends(1);
+    assert_eq!(*lock(&devices.ends), [(1, Some(ErrorKind::Remote))]);
+}
+
+/// What a device has copied without the owner waits for its turn, until the reads before it have ended, whichever way they do.
+#[test]
+fn reads_of_mapped_memory_do_not_pass_those_before_them() {
+    let quick = Slow::default();
+    Faults::set(&quick.ends);
+    for (nth, expected) in [None, Some(ErrorKind::Aborted), Some(ErrorKind::Timeout)].into_iter().enumerate()
+    {
+        let devices = devices();
+        let other = devices.pair.a.expose(vec![1; 10]).unwrap();
+        Faults::set(&devices.pair.faults.holds);
+        let within = if nth == 2 { Duration::from_millis(500) } else { SOON };
+        let first = devices.read(1, other.token(), within);
+        devices.read_into(2, devices.exposed.token(), &quick);
+        if nth < 2 {
+            devices.poll();
+            assert!(lock(&devices.ends).is_empty(), "{:?}", lock(&devices.ends));
+        }
+        match nth {
+            0 => devices.pair.faults.holds.store(false, Ordering::Release),
+            1 => assert!(first.cancel()),
+            _ => {}
+        }
+        devices.until_ends(2);
+        assert_eq!(*lock(&devices.ends), [(1, expected), (2, None)]);
+    }
+}
+
+/// Only those that were cancelled or are too late end early.
+#[test]
+fn a_refused_read_into_a_device_waits_for_its_turn() {
+    let devices = devices();
+    let revoked = devices.pair.a.expose(vec![1; LENGTH]).unwrap().token();
+    let slow = Slow::default();
+    devices.read_into(1, devices.exposed.token(), &slow);
+    devices.read_into(2, revoked, &slow);
+    let third = devices.read_into(3, devices.exposed.token(), &Slow::default());
+    devices.poll();
+    assert!(lock(&devices.ends).is_empty(), "{:?}", lock(&devices.ends));
+    assert!(third.cancel());
+    Faults::set(&slow.ends);
+    devices.until_ends(2);
+    assert_eq!(*lock(&devices.ends), [(1, None), (2, Some(ErrorKind::Remote))]);
+}
+
+/// Reads that have come and wait for their turn count as under way.
+#[test]
+fn reads_that_wait_for_their_turn_are_bounded() {
+    let devices = devices();
+    let owner = &devices.pair.a;
+    let other = owner.expose(vec![1; 10]).unwrap();
+    let reader = Messenger::new(2, config(true).with_reads(10, 4)).unwrap();
+    let peer = reader.connect(owner.address(), SOON).unwrap();
+    let slow = Slow::default();
+    let target = Target::new(Box::new(slow.clone()));
+    peer.read_into(&devices.exposed.token(), 0, target, SOON, devices.note::<()>(0)).unwrap();
+    until(&[owner, &reader], || slow.begun.load(Ordering::Acquire) == 1);
+    for number in 1..10 {
+        peer.read(&other.token(), 0, vec![0; 10], SOON, devices.note::<Vec<u8>>(number)).unwrap();
+        for _ in 0..100 {
+            [owner, &reader].into_iter().for_each(|messenger| assert!(messenger.poll().is_ok()));
+        }
+    }
+    let refused = peer.read(&other.token(), 0, vec![0; 10], SOON, |_| panic!("it was refused")).map(drop);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Exhausted);
+    assert!(lock(&devices.ends).is_empty());
+    Faults::set(&slow.ends);
+    until(&[owner, &reader], || lock(&devices.ends).len() == 10);
+    assert!((0..10).map(|number| (number, None)).eq(lock(&devices.ends).iter().copied()));
+}
