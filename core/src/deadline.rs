@@ -25,6 +25,11 @@ impl Deadline {
         self.0.saturating_duration_since(Instant::now())
     }
 
+    /// Half of the time left from now.
+    pub(crate) fn half(self) -> Self {
+        Self::after(self.remaining() / 2)
+    }
+
     /// Whether the deadline has passed.
     pub fn expired(self) -> bool {
         self.remaining().is_zero()

@@ -15,10 +15,12 @@ impl Engine {
     /// Says goodbye to `members` after what was sent, and ends them.
     pub(super) fn part(&self, members: &[Arc<Member>], deadline: Deadline) -> Result<()> {
         let why = Error::new(ErrorKind::Stopped, "close", "it was closed here");
-        // From here on nothing more is sent, so that the goodbye is the last that the peer hears.
+        // From here on nothing more is sent, so that the goodbye is the last that the peer hears. Half of the time is left for what
+        // was sent.
+        let connected = deadline.half();
         let finished = members
             .iter()
-            .filter_map(|member| finish_once_connected(member, &why, deadline).map(|lines| (member, lines)));
+            .filter_map(|member| finish_once_connected(member, &why, connected).map(|lines| (member, lines)));
         let all: Vec<(&Arc<Member>, Vec<Arc<Line>>)> = finished.collect();
         for line in all.iter().flat_map(|(_, lines)| lines) {
             // Fails only for a peer that is lost.

@@ -121,6 +121,8 @@ impl Serving {
                 return Ok(Served::Enough);
             }
             if job.answer == Answer::MayMap && !job.cancelled {
+                // Exporting a device's memory is a call of its driver.
+                left = left.saturating_sub(KEY);
                 let request = (&job.token, job.offset, job.left);
                 job.answer = hand_over(exposures, request, wire).map_or(Answer::Data, Answer::Mapped);
             }

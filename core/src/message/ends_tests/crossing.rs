@@ -171,3 +171,23 @@ fn a_goodbye_waits_for_no_other_peer() {
         closes.join().unwrap().unwrap();
     });
 }
+
+/// A peer that was answered and never says that it has connected takes half of the time of a close. What was sent to others still
+/// arrives, here when three quarters have passed.
+#[test]
+fn a_peer_that_never_connects_leaves_time_to_the_others() {
+    let Crossing { a, b, gates: [gate_a, gate_b], faults, to_b, log, .. } = crossing(false);
+    open(&gate_a, &to_b);
+    gate_b.store(true, Ordering::Release);
+    Faults::set(&faults.holds);
+    send_three(&to_b);
+    let time = Duration::from_secs(4);
+    let _never = Handshake::begin(&a.core.engine.hub, 9, 1);
+    std::thread::scope(|scope| {
+        let closes = scope.spawn(|| a.close(time));
+        std::thread::sleep(time * 3 / 4);
+        faults.holds.store(false, Ordering::Release);
+        assert_all_came(&log, &b);
+        closes.join().unwrap().unwrap();
+    });
+}
