@@ -18,7 +18,7 @@ fn main() {
         hasher.write_usize(text.len());
         hasher.write(&text);
     }
-    println!("cargo:rustc-env=AQUEDUCT_PLAN_SOURCES={:016x}", hasher.finish());
+    println!("cargo:rustc-env=PLAN_SOURCES={:016x}", hasher.finish());
 }
 
 /// All files in a folder and those below it.

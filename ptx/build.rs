@@ -22,7 +22,7 @@ fn main() {
             hasher.write(part);
         }
     }
-    println!("cargo:rustc-env=AQUEDUCT_PTX_SOURCES={:016x}", hasher.finish());
+    println!("cargo:rustc-env=PTX_SOURCES={:016x}", hasher.finish());
 }
 
 /// All files in a folder and those below it.

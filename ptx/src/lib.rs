@@ -43,7 +43,7 @@ pub struct Instance {
 /// Names the sources of which texts are written: the fragments, and the code of this crate. Another build of it, which may write
 /// another text of the same description, has another name.
 pub fn sources() -> String {
-    let compiled_in = env!("AQUEDUCT_PTX_SOURCES").to_owned();
+    let compiled_in = env!("PTX_SOURCES").to_owned();
     #[cfg(feature = "mutants")]
     let compiled_in = format!("{compiled_in} {:?}", replaced::replaced());
     compiled_in

@@ -36,7 +36,7 @@ pub(super) fn checked(
 /// Stands for a plan that is right. Another build may have other checks.
 fn key(offer: &Offer) -> Key {
     let plan = format!("{:02x?}", offer.digest());
-    Key::of(&["a right plan", env!("CARGO_PKG_VERSION"), env!("AQUEDUCT_PLAN_SOURCES"), &plan])
+    Key::of(&["a right plan", env!("CARGO_PKG_VERSION"), env!("PLAN_SOURCES"), &plan])
 }
 
 #[cfg(test)]
