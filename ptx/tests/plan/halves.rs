@@ -137,7 +137,7 @@ fn halves_send_nothing_after_they_gave_up() {
     let send =
         || moved(vec![operand(1, Base::Input, 0)], vec![to_peer(0), operand(0, Base::Packets, 0)], 1, None);
     let send_here = || moved(vec![operand(1, Base::Input, 0)], vec![operand(1, Base::Packets, 3)], 1, None);
-    // What has come for this move would go on to the peer.
+    // The move would pass on to the peer packets that have come.
     let forward = || moved(vec![from(1)], vec![to_peer(1)], 1, None);
     for packets in [with_packets, with_lines] {
         for steps in [

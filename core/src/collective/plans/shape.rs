@@ -20,8 +20,8 @@ pub(in super::super) struct Shape {
     pub(in super::super) own: bool,
 }
 
-/// Blocks of threads that copy what stays here beside a copy engine, which would move that after the rest: on H100, 256 MiB of an
-/// all-gather took the sum of both times.
+/// Blocks of threads that copy what stays here beside a copy engine, which does not seem to move both at once: on H100, 256 MiB of an
+/// all-gather took 453 us by engines alone, and 366 with these blocks.
 const BESIDE_ENGINE: u32 = 16;
 
 impl Shape {

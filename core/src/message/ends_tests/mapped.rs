@@ -128,7 +128,7 @@ fn a_read_of_memory_that_was_revoked_meanwhile_ends_with_its_copies() {
     assert_eq!(*lock(&devices.ends), [(1, Some(ErrorKind::Remote))]);
 }
 
-/// What a device has copied without the owner waits for its turn, until the reads before it have ended, whichever way they do.
+/// A read that a device has done without the owner waits for its turn, until the reads before it have ended, whichever way they do.
 #[test]
 fn reads_of_mapped_memory_do_not_pass_those_before_them() {
     let quick = Slow::default();
