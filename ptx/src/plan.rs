@@ -7,7 +7,6 @@
 mod check;
 mod control;
 mod element;
-mod halves;
 mod kernel;
 mod lines;
 mod moves;

@@ -69,7 +69,7 @@ pub(super) fn write(
             sides: sides.collect::<Result<_, _>>()?,
             unroll: unroll_lines([moved.sources.len(), moved.targets.len()]),
             one: text.resolve(moved.count) == Number::Fixed(1),
-            warps: text.threads() / 32,
+            warps: text.kernel.threads / 32,
         };
         let (sources, operands) = (moved.sources.len(), lines.sides.len());
         text.include(

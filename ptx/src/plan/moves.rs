@@ -198,7 +198,7 @@ fn mine(text: &mut Text<'_>, work: &Work<'_>, side: &Side) -> Done {
 /// Writes the first turn with the loads before the first use of the call's number: both are on their way at once. No branch may
 /// stand between, or ptxas moves the use up.
 fn first(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
-    let threads = text.threads();
+    let threads = text.kernel.threads;
     text.include("plan_one_first", &[("UNROLL", &turn.units), ("THREADS", &threads)])?;
     for (nth, side) in work.sources() {
         access(text, "plan_load", work, Turn { sure: false, ..turn }, side, &format!("%m_x{nth}_"))?;
@@ -214,7 +214,7 @@ fn first(text: &mut Text<'_>, work: &Work<'_>, turn: Turn) -> Done {
 }
 
 fn one_begin(text: &mut Text<'_>, turn: Turn, again: &str, past: &str) -> Done {
-    let threads = text.threads();
+    let threads = text.kernel.threads;
     text.include(
         "plan_one_turn",
         &[("UNROLL", &turn.units), ("THREADS", &threads), ("AGAIN", &again), ("PAST", &past)],
@@ -222,7 +222,7 @@ fn one_begin(text: &mut Text<'_>, turn: Turn, again: &str, past: &str) -> Done {
 }
 
 fn one_end(text: &mut Text<'_>, work: &Work<'_>, turn: Turn, again: &str) -> Done {
-    let units = turn.units * text.threads();
+    let units = turn.units * text.kernel.threads;
     for side in &work.sides {
         text.include("plan_advance", &[("STEP", &(units * work.step(side))), ("AT", &side.register)])?;
     }
@@ -269,7 +269,7 @@ fn many_begin(
     again: &str,
     past: &str,
 ) -> Done {
-    let threads = text.threads();
+    let threads = text.kernel.threads;
     text.include(
         "plan_many_turn",
         &[
@@ -286,6 +286,6 @@ fn many_begin(
 }
 
 fn many_end(text: &mut Text<'_>, turn: Turn, again: &str) -> Done {
-    let units = turn.units * text.threads();
+    let units = turn.units * text.kernel.threads;
     text.include("plan_many_next", &[("UNITS", &units), ("AGAIN", &again)])
 }

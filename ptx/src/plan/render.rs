@@ -4,7 +4,6 @@ use std::fmt::Display;
 
 use super::check::check;
 use super::control::{self, Since};
-use super::halves::{self, Halves};
 use super::rows::{Rows, Space};
 use super::text::Text;
 use super::{Kernel, Laps, Number, PacketForm, Step, moves, multicast, row_steps};
@@ -65,19 +64,14 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
         if counts {
             text.want_flag();
         }
-        // The first loads travel while the call's number does; halves of a block ask for it themselves.
-        let in_halves = Halves::of(&shape.steps, kernel).is_some();
-        if !in_halves
-            && !matches!(shape.steps.first(), Some(Step::Move(moved)) if moves::begins_with_loads(&text, moved))
-        {
+        // The first loads travel while the call's number does.
+        if !matches!(shape.steps.first(), Some(Step::Move(moved)) if moves::begins_with_loads(&text, moved)) {
             text.flag()?;
         }
-        let body = if counts { meeting_early(&shape.steps, kernel) } else { shape.steps.clone() };
-        let meets_itself = body.iter().any(meets_block);
-        text.meet_in_halves(counts && !meets_itself);
+        let body = if counts { meeting_early(&shape.steps) } else { shape.steps.clone() };
         steps(&mut text, &body, false, &mut Since { gave_up: kernel.follows, lanes: false })?;
         // Threads that did not meet may not have read the block's counter.
-        let met = meets_itself || counts && !text.take_meeting();
+        let met = body.iter().any(meets_block);
         let last = if met || !counts { "LEAVE" } else { "MEET" };
         meets |= last == "MEET";
         text.include("plan_go", &[("TO", &last)])?;
@@ -110,12 +104,10 @@ fn meets_block(step: &Step) -> bool {
 
 /// The steps with a sync before the first wait for packets, if there is none at all: the block must meet once before it counts
 /// the call, and while packets are on their way that takes no time. At the end it took 0.13 us on H200.
-fn meeting_early(steps: &[Step], kernel: &Kernel) -> Vec<Step> {
-    let halves = (0..steps.len()).any(|at| Halves::of(&steps[at..], kernel).is_some());
+fn meeting_early(steps: &[Step]) -> Vec<Step> {
     let mut steps = steps.to_vec();
     let awaits = |step: &Step| matches!(step, Step::Move(moved) if moves::may_give_up(moved));
     if let Some(first) = steps.iter().position(awaits)
-        && !halves
         && !steps.iter().any(meets_block)
     {
         steps.insert(first, Step::Sync);
@@ -144,18 +136,10 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
                 })?;
                 *since = Since::default();
             }
-            Step::Move(moved) => match halves(text, rest, loops) {
-                Some(halves) => {
-                    let meets = text.take_meeting();
-                    halves::write(text, &halves, since.gave_up, meets)?;
-                    since.gave_up = true;
-                    taken = halves.steps();
-                }
-                None => {
-                    moves::write(text, moved, loops, since.gave_up)?;
-                    since.gave_up |= moves::may_give_up(moved);
-                }
-            },
+            Step::Move(moved) => {
+                moves::write(text, moved, loops, since.gave_up)?;
+                since.gave_up |= moves::may_give_up(moved);
+            }
             Step::ShowRows | Step::JudgeRows => {
                 // A kernel without rows has neither step.
                 if let Some(rows) = text.kernel.rows {
@@ -179,11 +163,6 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
         rest = &rest[taken..];
     }
     Ok(())
-}
-
-/// The halves that steps begin with. Those of a loop or a repetition are all threads'.
-fn halves<'s>(text: &Text<'_>, steps: &'s [Step], loops: bool) -> Option<Halves<'s>> {
-    if loops || text.in_turns() { None } else { Halves::of(steps, text.kernel) }
 }
 
 /// Writes the beginning of a lap. It stands where the flag is first needed: behind the kernel's end, with a branch back to the

@@ -30,12 +30,6 @@ pub(super) struct Text<'k> {
     flag: bool,
     /// How a lap of flags begins, if there are laps.
     lap: Option<String>,
-    /// The steps at hand are those of a half of the block.
-    half: bool,
-    /// The block meets as soon as it knows the call's flag.
-    meets: bool,
-    /// The block has yet to meet before it counts the call, and halves of it will see to that.
-    meeting: bool,
 }
 
 impl<'k> Text<'k> {
@@ -52,36 +46,7 @@ impl<'k> Text<'k> {
             turns: None,
             flag: false,
             lap: None,
-            half: false,
-            meets: false,
-            meeting: false,
         }
-    }
-
-    /// Threads that take the steps at hand.
-    pub(super) fn threads(&self) -> u32 {
-        if self.half { self.kernel.threads / 2 } else { self.kernel.threads }
-    }
-
-    /// Steps are from now on those of half of the block's threads. `meets`: the whole block meets as soon as a half knows the call's
-    /// flag.
-    pub(super) fn set_half(&mut self, meets: bool) {
-        (self.half, self.meets) = (true, meets);
-    }
-
-    /// Whether halves of the shape at hand have to see to it that the block meets.
-    pub(super) fn meet_in_halves(&mut self, wanted: bool) {
-        self.meeting = wanted;
-    }
-
-    /// Whether they still have to; they have from now on.
-    pub(super) fn take_meeting(&mut self) -> bool {
-        mem::take(&mut self.meeting)
-    }
-
-    /// Steps are again those of all threads.
-    pub(super) fn set_whole(&mut self) {
-        (self.half, self.meets) = (false, false);
     }
 
     pub(super) fn into_string(self) -> String {
@@ -125,32 +90,16 @@ impl<'k> Text<'k> {
         }
         let double = u32::from(self.kernel.double_scratch);
         let lines = self.kernel.chunks_of_lines();
-        let lap = self.lap.clone();
-        let over = if lap.is_some() { self.label("LAP_OVER") } else { "none".to_owned() };
+        let Some(lap) = self.lap.clone() else {
+            return self.include("plan_flag", &[("DOUBLE", &double), ("LINES", &lines), ("OVER", &"none")]);
+        };
+        let over = self.label("LAP_OVER");
         self.include("plan_flag", &[("DOUBLE", &double), ("LINES", &lines), ("OVER", &over)])?;
-        if let Some(lap) = lap {
-            // Its labels are its own.
-            self.line("{");
-            if self.half {
-                self.include("plan_lap_thread", &[])?;
-            }
-            self.out.push_str(&lap);
-            if self.half {
-                self.include("plan_lap_half", &[])?;
-            }
-            self.line("}");
-            self.include("plan_label", &[("NAME", &over)])?;
-        }
-        if self.meets {
-            self.meet()?;
-        }
-        Ok(())
-    }
-
-    /// Writes a meeting of the block at which no thread asks whether another gave up.
-    pub(super) fn meet(&mut self) -> Result<(), TemplateError> {
-        let threads = self.kernel.threads;
-        self.include("plan_sync", &[("ASKS", &0), ("THREADS", &threads), ("LEAVE", &"LEAVE")])
+        // Its labels are its own.
+        self.line("{");
+        self.out.push_str(&lap);
+        self.line("}");
+        self.include("plan_label", &[("NAME", &over)])
     }
 
     /// Loads an address that the caller passed.

@@ -76,7 +76,7 @@ impl<'m> Work<'m> {
         unit: u32,
     ) -> Result<(String, u32), TemplateError> {
         if self.single {
-            return Ok((side.register.clone(), unit * text.threads() * self.step(side)));
+            return Ok((side.register.clone(), unit * text.kernel.threads * self.step(side)));
         }
         let kind = match side.base {
             Base::Input | Base::Output => "user",

@@ -7,7 +7,6 @@ mod device;
 mod elements;
 mod first;
 mod given_up;
-mod halves;
 mod lanes;
 mod laps;
 mod lines;

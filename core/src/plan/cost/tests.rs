@@ -90,16 +90,16 @@ fn a_grid_grows_with_its_message() {
     let mut one = program("all-reduce", "one-shot", 2);
     one.settings.threads_per_block = 512;
     let plan = samples::shared_by(64, one);
-    // Half of the threads of a block receive, one packet of 8 bytes each: of 256 threads in short messages, of 512 in longer ones.
-    let blocks = [(K, 1), (2 * K, 2), (2 * K + 8, 3), (32 * K, 32), (64 * K, 64), (65 * K, 33), (M, 64)];
+    // Each thread has one packet of 8 bytes: of 128 threads in short messages, of 512 in longer ones.
+    let blocks = [(K, 1), (2 * K, 2), (2 * K + 8, 3), (32 * K, 32), (33 * K, 9), (M, 64)];
     for (bytes, blocks) in blocks {
         takes(&plan, &[("launch_any_block_us", 1.0)], bytes, f64::from(blocks - 1));
     }
-    takes(&plan, &[("launch_warp_us", 1.0)], 64 * K, 8.0);
-    takes(&plan, &[("launch_warp_us", 1.0)], 65 * K, 16.0);
-    // 32 blocks of 256 threads have 1 KiB each, and 64 of 512 threads have 16 KiB.
+    takes(&plan, &[("launch_warp_us", 1.0)], 32 * K, 4.0);
+    takes(&plan, &[("launch_warp_us", 1.0)], 33 * K, 16.0);
+    // 32 blocks of 128 threads have 1 KiB each, and 64 of 512 threads have 16 KiB.
     let turn = |threads: f64| 2.0 * 8.0 * threads;
-    takes(&plan, &[("packet_turn_us", 1.0)], 32 * K, 1024.0 / turn(256.0));
+    takes(&plan, &[("packet_turn_us", 1.0)], 32 * K, 1024.0 / turn(128.0));
     takes(&plan, &[("packet_turn_us", 1.0)], M, 16384.0 / turn(512.0));
     // Blocks of other plans are all launched.
     let mut signals = plan.clone();

@@ -2,8 +2,7 @@
 
 use aqueduct_ptx::plan::UNIT_DATA;
 
-use super::ir::Form::Packets;
-use super::ir::{Block, ChannelKind, Move, Op, Operand, Plan, Protocol, RankPlan};
+use super::ir::{Block, ChannelKind, Move, Op, Plan, Protocol, RankPlan};
 
 /// Threads of a block for short messages: on 2 H200, an all-reduce of 1 KiB by two blocks takes 3.2 us with 256 threads a block
 /// and 3.7 us with 1024, which all have to be started and to meet.
@@ -14,8 +13,6 @@ const FEW_VECTORS: u64 = 2 * FEW_THREADS as u64;
 const SMALL_THREADS: u32 = 128;
 /// Units of 8 bytes, which are packets' data, up to which blocks are small.
 const SMALL_UNITS: u64 = 4096;
-/// The same where half of a block's threads send: it has twice as many.
-const SMALL_UNITS_OF_HALVES: u64 = 8192;
 
 /// Units of 8 bytes that a warp handles together as LL128 lines.
 const LINE_UNITS: u64 = UNIT_DATA as u64 / 8;
@@ -25,8 +22,6 @@ const LINE_UNITS: u64 = UNIT_DATA as u64 / 8;
 pub(super) struct Form {
     /// A call has no more blocks than its message needs.
     pub(super) any_grid: bool,
-    /// Half of a block's threads send and the other half waits.
-    pub(super) halves: bool,
     /// Packets are LL128 lines.
     pub(super) lines: bool,
 }
@@ -68,11 +63,7 @@ impl Grids {
 
     /// Threads of the kernel for short messages, if the plan's blocks have more.
     pub(super) fn few(&self) -> Option<u32> {
-        let few = match (self.form.any_grid, self.form.halves) {
-            (true, false) => SMALL_THREADS,
-            (true, true) => 2 * SMALL_THREADS,
-            (false, _) => FEW_THREADS,
-        };
+        let few = if self.form.any_grid { SMALL_THREADS } else { FEW_THREADS };
         (self.threads > few).then_some(few)
     }
 
@@ -84,20 +75,13 @@ impl Grids {
         if !self.any() {
             return few.filter(|_| most <= FEW_VECTORS).unwrap_or(all);
         }
-        let Form { halves, lines, .. } = self.form;
+        let lines = self.form.lines;
         let units = most.saturating_mul(2);
         // A warp handles a unit of lines where each of its threads handles a packet.
-        let of_block = |threads: u32| {
-            let threads = if halves { threads / 2 } else { threads };
-            if lines { u64::from(threads / 32) * LINE_UNITS } else { u64::from(threads) }
-        };
+        let of_block =
+            |threads: u32| if lines { u64::from(threads / 32) * LINE_UNITS } else { u64::from(threads) };
         let small = |few: &Grid| {
-            let most = match (lines, halves) {
-                (true, _) => u64::from(few.blocks) * of_block(few.threads),
-                (false, true) => SMALL_UNITS_OF_HALVES,
-                (false, false) => SMALL_UNITS,
-            };
-            units <= most
+            units <= if lines { u64::from(few.blocks) * of_block(few.threads) } else { SMALL_UNITS }
         };
         let Grid { blocks, threads } = few.filter(small).unwrap_or(all);
         let needed = units.div_ceil(of_block(threads)).clamp(1, u64::from(blocks.max(1)));
@@ -109,34 +93,8 @@ impl Form {
     /// The form of the kernel that a rank's part of a plan becomes.
     fn of(plan: &Plan, rank: &RankPlan) -> Self {
         let lines = plan.settings.protocol == Protocol::Ll128;
-        let halves = plan.settings.threads_per_block.is_multiple_of(64)
-            && !plan.settings.variable_chunks
-            && of_threads(rank).any(|block| has_halves(block, lines));
-        Self { any_grid: runs_with_any_grid(plan, rank), halves, lines }
+        Self { any_grid: runs_with_any_grid(plan, rank), lines }
     }
-}
-
-/// Whether a block sends packets with half of its threads while the other half waits for packets, as
-/// [`Kernel::has_halves`](aqueduct_ptx::plan::Kernel::has_halves) asks.
-fn has_halves(block: &Block, lines: bool) -> bool {
-    let packets = |operands: &[Operand]| operands.iter().any(|operand| operand.form == Packets);
-    let moves: Vec<Option<&Move>> = block
-        .ops
-        .iter()
-        .map(|operation| if let Op::Move(moved) = &operation.op { Some(&**moved) } else { None })
-        .collect();
-    moves.split(Option::is_none).any(|run| {
-        let run: Vec<&Move> = run.iter().copied().flatten().collect();
-        (0..run.len()).any(|at| {
-            let Some(first) = run[at..].iter().position(|moved| packets(&moved.sources)) else {
-                return false;
-            };
-            let (sends, receives) = run[at..].split_at(first);
-            // All warps reduce lines.
-            let by_all = lines && receives.iter().any(|moved| moved.sources.len() > 1);
-            !by_all && sends.iter().any(|moved| packets(&moved.targets))
-        })
-    })
 }
 
 /// The blocks that threads run.
@@ -223,7 +181,7 @@ mod tests {
         let mut lines = plans.clone();
         lines.iter_mut().for_each(|plan| plan.settings.protocol = Protocol::Ll128);
         plans.extend(lines);
-        let (mut any, mut halves) = (0, 0);
+        let mut any = 0;
         for plan in &plans {
             for (number, rank) in (0..).zip(&plan.ranks) {
                 let averages = Averages::of(plan);
@@ -232,7 +190,6 @@ mod tests {
                 let kernel = lowered.kernel;
                 let form = Form {
                     any_grid: kernel.runs_with_any_grid(),
-                    halves: kernel.has_halves(),
                     lines: kernel.packets == PacketForm::Ll128,
                 };
                 let said = Form::of(plan, rank);
@@ -242,9 +199,9 @@ mod tests {
                 }
                 let blocks = u32::try_from(kernel.blocks.len()).unwrap();
                 assert_eq!(Grids::of(plan, rank).blocks, blocks, "{}", plan.name);
-                (any, halves) = (any + u32::from(form.any_grid), halves + u32::from(said.halves));
+                any += u32::from(form.any_grid);
             }
         }
-        assert!(any > 20 && halves > 20, "{any} {halves}");
+        assert!(any > 20, "{any}");
     }
 }

@@ -56,11 +56,8 @@ impl Kernel {
     pub(super) fn load(loader: Loader<'_>, lowered: Lowered, plan: &RankPlan) -> Result<Self> {
         let Lowered { mut kernel, addresses } = lowered;
         let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
-        let form = Form {
-            any_grid: kernel.runs_with_any_grid(),
-            halves: kernel.has_halves(),
-            lines: kernel.packets == ptx::PacketForm::Ll128,
-        };
+        let form =
+            Form { any_grid: kernel.runs_with_any_grid(), lines: kernel.packets == ptx::PacketForm::Ll128 };
         let grids = Grids::new(plan, [blocks, kernel.threads], form);
         let all = launch(loader, &kernel)?;
         let rows = kernel.args_rows();

@@ -27,18 +27,15 @@ fn plan(protocol: Protocol, threads: u32) -> Plan {
 }
 
 /// Each thread that waits has one packet of 8 bytes, and each warp one unit of lines, while there are blocks, as long as blocks are small.
-/// Where one half of a block sends and the other waits, blocks have twice the threads.
 #[test]
 fn blocks_have_a_packet_for_each_thread_that_waits() {
     let _alone = alone();
     let comms = ranks(2);
-    // Vectors of 16 bytes, blocks and threads. 480 threads are no two halves of whole warps.
-    let halves = [(1, 1, 256), (64, 1, 256), (65, 2, 256), (1024, 16, 256), (4096, 16, 256), (4097, 16, 512)];
-    let whole = [(1, 1, 128), (64, 1, 128), (65, 2, 128), (1024, 16, 128), (2048, 16, 128), (2049, 9, 480)];
-    let lines = [(1, 1, 256), (240, 1, 256), (241, 2, 256), (3840, 16, 256), (3841, 9, 512), (9999, 16, 512)];
-    for (protocol, threads, sizes) in
-        [(Protocol::Ll, 512, halves), (Protocol::Ll, 480, whole), (Protocol::Ll128, 512, lines)]
-    {
+    // Vectors of 16 bytes, blocks and threads.
+    let packets = [(1, 1, 128), (64, 1, 128), (65, 2, 128), (1024, 16, 128), (2048, 16, 128), (2049, 9, 480)];
+    let lines = [(1, 1, 128), (240, 1, 128), (241, 2, 128), (3840, 16, 128), (3841, 5, 480), (9999, 12, 480)];
+    for (protocol, sizes) in [(Protocol::Ll, packets), (Protocol::Ll128, lines)] {
+        let threads = 480;
         let prepare = |comm: &_| {
             let config = ExecutorConfig::default().with_max_bytes(1 << 17);
             Executor::prepare(comm, &plan(protocol, threads), config, LIMIT)
