@@ -15,6 +15,7 @@ mod fifo;
 mod port;
 mod region;
 mod rig;
+mod start;
 
 macro_rules! instances {
     ($($name:ident: $file:ident::$litmus:ident $(and $twins:ident)?;)+) => {
@@ -45,6 +46,7 @@ macro_rules! instances {
 
 instances! {
     semaphore_signal: exchange::SEMAPHORE and twins;
+    kernel_start: start::START and twins;
     packet_word_ll8: exchange::PACKET_LL8 and twins;
     packet_word_ll16: exchange::PACKET_LL16 and twins;
     packet_line: exchange::LINE and twins;

@@ -10,7 +10,7 @@ pub(in super::super) fn barrier(ranks: u32) -> Result<Plan> {
     let program = CollectiveProgram::new("barrier", pattern).threads_per_block(32);
     for rank in program.ranks() {
         let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
-        channels.iter().for_each(|channel| channel.signal(0, SyncType::None));
+        channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
         channels.iter().for_each(|channel| channel.wait(0, SyncType::None));
     }
     program.compile()

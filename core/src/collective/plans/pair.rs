@@ -71,7 +71,7 @@ impl<'p> Engine<'p> {
     fn new(rank: &Rank<'p>, block: u32, peer: u32) -> Self {
         let (begun, to) = (rank.memory_channel(peer), rank.memory_channel(peer));
         rank.copy_engine(block);
-        begun.signal(block, SyncType::None);
+        begun.relaxed_signal(block, SyncType::None);
         begun.wait(block, SyncType::After);
         Self { block, to }
     }

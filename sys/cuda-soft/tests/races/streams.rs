@@ -151,6 +151,26 @@ fn stream_values_publish_and_acquire() {
     }
 }
 
+/// A relaxed store tells what the stream did before its kernel, to everyone if the scope says so, and not what the kernel did.
+#[test]
+fn the_start_of_a_kernel_publishes_what_its_stream_did() {
+    let relaxed = TELL.replace("st.release.sys", "st.relaxed.sys");
+    let without_data = relaxed.replace("    st.weak.global.u32 [%data], 7;\n", "");
+    assert_ne!(relaxed, without_data);
+    for (text, race) in [
+        (&without_data, false),
+        (&without_data.replace("st.relaxed.sys", "st.relaxed.gpu"), true),
+        (&relaxed, true),
+    ] {
+        let found = races(|devices| {
+            devices.launch(HEAR, 1, 1, 1);
+            fill(devices, 0);
+            devices.launch(text, 0, 1, 1);
+        });
+        assert_eq!(found > 0, race, "{text}");
+    }
+}
+
 #[test]
 fn a_copy_that_nothing_orders_races_with_the_kernel_that_writes() {
     let host = std::cell::RefCell::new([0_u8; 64]);
