@@ -3331,7 +3331,8 @@ static __device__ __forceinline__ void aqueduct_memory_channel_signal(const Aque
 
 /* Signals the peer once and publishes nothing else: orders execution, not data.
  * channel: the channel
- * called by: one at a time per semaphore */
+ * called by: one at a time per semaphore
+ * order: kernel.start (release) */
 static __device__ __forceinline__ void aqueduct_memory_channel_relaxed_signal(const AqueductMemoryChannelHandle &channel)
 {
     aqueduct_block_sem_relaxed_signal(channel.semaphore.outbound, channel.semaphore.remote_inbound);
@@ -3341,7 +3342,7 @@ static __device__ __forceinline__ void aqueduct_memory_channel_relaxed_signal(co
  * channel: the channel
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: one at a time per semaphore
- * order: semaphore.signal (acquire) */
+ * order: semaphore.signal, kernel.start (acquire) */
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_wait(const AqueductMemoryChannelHandle &channel)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
@@ -3493,7 +3494,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_flushed(const AqueductP
  * port: the channel
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: one at a time per semaphore
- * order: semaphore.signal (acquire) */
+ * order: semaphore.signal, kernel.start (acquire) */
 static __device__ __forceinline__ uint32_t aqueduct_port_wait(const AqueductPortChannelHandle &port)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
@@ -3691,7 +3692,8 @@ static __device__ __forceinline__ void aqueduct_semaphore_signal(const AqueductS
 
 /* Signals once and publishes nothing else: orders execution, not data.
  * semaphore: the semaphore
- * called by: one at a time per semaphore */
+ * called by: one at a time per semaphore
+ * order: kernel.start (release) */
 static __device__ __forceinline__ void aqueduct_semaphore_relaxed_signal(const AqueductSemaphoreHandle &semaphore)
 {
     aqueduct_block_sem_relaxed_signal(semaphore.outbound, semaphore.remote_inbound);
@@ -3701,7 +3703,7 @@ static __device__ __forceinline__ void aqueduct_semaphore_relaxed_signal(const A
  * semaphore: the semaphore
  * returns status: LEFT_NOT, or LEFT_TOLD if the wait was given up
  * called by: one at a time per semaphore
- * order: semaphore.signal (acquire) */
+ * order: semaphore.signal, kernel.start (acquire) */
 static __device__ __forceinline__ uint32_t aqueduct_semaphore_wait(const AqueductSemaphoreHandle &semaphore)
 {
     uint32_t result = AQUEDUCT_LEFT_NOT;
