@@ -73,13 +73,7 @@ impl Warp {
             // All that came before the kernel has been performed for everyone when it starts (docs/memory-model.md, `kernel.start`).
             fences.add(Scope::Sys, Arc::clone(known));
         }
-        let lane = Lane {
-            tick: 1,
-            known: Arc::clone(known),
-            stale: Vec::new(),
-            fences,
-            seen: Vec::new(),
-        };
+        let lane = Lane { tick: 1, known: Arc::clone(known), stale: Vec::new(), fences, seen: Vec::new() };
         let lanes = Box::new(std::array::from_fn(|_| lane.clone()));
         let place = Place { device, work, block };
         Self { place, warp, lanes, lines: Vec::new(), at: (0, 0), source: 0 }
