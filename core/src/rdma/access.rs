@@ -20,6 +20,9 @@ impl Access {
     pub const REMOTE_READ: Self = Self(flags::IBV_ACCESS_REMOTE_READ.0);
     /// Atomics by the peer. Needs `LOCAL_WRITE`.
     pub const REMOTE_ATOMIC: Self = Self(flags::IBV_ACCESS_REMOTE_ATOMIC.0);
+    /// Binding windows to the region, which give the peer rights to parts of it. The kernel asks for memory that may be written, whatever
+    /// rights the windows give.
+    pub const BIND: Self = Self(flags::IBV_ACCESS_MW_BIND.0);
     /// Lets the NIC's writes to this region overtake each other on the PCIe bus, which some hosts need for full speed.
     /// Never for memory that is waited on: only a write to a region *without* it stays behind the writes before it.
     pub const RELAXED_ORDERING: Self = Self(flags::IBV_ACCESS_RELAXED_ORDERING.0);
@@ -68,6 +71,7 @@ impl fmt::Debug for Access {
             (Self::REMOTE_WRITE, "remote write"),
             (Self::REMOTE_READ, "remote read"),
             (Self::REMOTE_ATOMIC, "remote atomic"),
+            (Self::BIND, "bind"),
             (Self::RELAXED_ORDERING, "relaxed ordering"),
         ];
         f.debug_set()

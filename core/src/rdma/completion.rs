@@ -43,6 +43,10 @@ impl Operation {
     pub const COMPARE_SWAP: Self = Self(ibv_wc_opcode::IBV_WC_COMP_SWAP.0);
     /// Added at the peer.
     pub const FETCH_ADD: Self = Self(ibv_wc_opcode::IBV_WC_FETCH_ADD.0);
+    /// A window bound.
+    pub const BIND: Self = Self(ibv_wc_opcode::IBV_WC_BIND_MW.0);
+    /// A window invalidated.
+    pub const INVALIDATE: Self = Self(ibv_wc_opcode::IBV_WC_LOCAL_INV.0);
     /// A message received.
     pub const RECEIVE: Self = Self(ibv_wc_opcode::IBV_WC_RECV.0);
     /// A receive consumed by the peer's write with an immediate.

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_core_sys::{ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_pd};
+use rdma_core_sys::{ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_pd};
 
 use super::device::Device;
 use super::library::Verbs;
 use super::status::{errno_of, failed, last_errno, text_of};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Ordering};
 
 /// An opened NIC. Cheap to clone; clones share everything.
 #[derive(Clone)]
@@ -67,12 +68,16 @@ pub struct DeviceAttributes {
     pub max_read_atomic_out: u8,
     /// Whether and how atomics work.
     pub atomics: Atomics,
+    /// Most memory windows of type 2, which a queue pair binds and invalidates; 0 if it has none.
+    pub max_windows: u32,
 }
 
 impl DeviceAttributes {
     fn new(attr: &ibv_device_attr) -> Self {
         let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
         let small = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(255);
+        let windows = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
+            | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
         Self {
             firmware: text_of(&attr.fw_ver),
             vendor: (attr.vendor_id, attr.vendor_part_id),
@@ -89,6 +94,7 @@ impl DeviceAttributes {
                 ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Global,
                 _ => Atomics::Nic,
             },
+            max_windows: if attr.device_cap_flags & windows == 0 { 0 } else { unsigned(attr.max_mw) },
         }
     }
 }
@@ -180,7 +186,8 @@ impl Context {
             let message = format!("device {} gives no protection domain", self.device().name());
             return Err(failed(OP, last_errno(), message));
         };
-        Ok(ProtectionDomain { inner: Arc::new(PdInner { context: self.clone(), raw }) })
+        let registered = AtomicU64::new(0);
+        Ok(ProtectionDomain { inner: Arc::new(PdInner { context: self.clone(), raw, registered }) })
     }
 
     pub(super) fn verbs(&self) -> &Verbs {
@@ -237,6 +244,7 @@ pub struct ProtectionDomain {
 struct PdInner {
     context: Context,
     raw: NonNull<ibv_pd>,
+    registered: AtomicU64,
 }
 
 // SAFETY: libibverbs is thread-safe for one domain; the pointer is freed once, by the last owner.
@@ -248,6 +256,16 @@ impl ProtectionDomain {
     /// The NIC it belongs to.
     pub fn context(&self) -> &Context {
         &self.inner.context
+    }
+
+    /// Memory regions registered in it so far, those that are gone included.
+    pub fn registered(&self) -> u64 {
+        self.inner.registered.load(Ordering::Relaxed)
+    }
+
+    /// Counts a region.
+    pub(super) fn count_region(&self) {
+        self.inner.registered.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn as_ptr(&self) -> *mut ibv_pd {

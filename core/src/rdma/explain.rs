@@ -135,6 +135,7 @@ mod tests {
             max_read_atomic_in: 16,
             max_read_atomic_out: 8,
             atomics: Atomics::None,
+            max_windows: 0,
         }
     }
 

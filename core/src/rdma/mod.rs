@@ -4,7 +4,7 @@
 //! [`Port`] one of its ports with the address chosen on it. In a [`ProtectionDomain`] memory becomes a [`MemoryRegion`], and
 //! a [`QueuePair`] of type RC is created, whose states are types: [`Reset`], [`Init`], [`ReadyToReceive`], [`ReadyToSend`].
 //! Work requests are collected in a [`Batch`] and posted with one doorbell; their [`Completion`]s are polled from a
-//! [`CompletionQueue`]. [`Window`] does the arithmetic of signalling every k-th request.
+//! [`CompletionQueue`]. A [`MemoryWindow`] gives one peer the right to a part of a region, and takes it away without a system call. [`Window`] does the arithmetic of signalling every k-th request.
 //!
 //! - **Ownership.** Each object keeps what it was made from alive, so that any order of drops is right: queue pair before
 //!   completion queue before context, memory region before domain. `Drop` never panics; what cannot be destroyed is logged
@@ -32,6 +32,7 @@ mod explain;
 mod gid;
 mod library;
 mod mr;
+mod mw;
 mod port;
 mod qp;
 mod region;
@@ -55,6 +56,7 @@ pub use event::{About, AsyncEvent, EventKind};
 pub use gid::{Gid, GidEntry, GidKind, choose_gid};
 pub use library::{Provenance, Verbs};
 pub use mr::{KeepAlive, MemoryRegion};
+pub use mw::MemoryWindow;
 pub use port::{LinkLayer, PortAttributes, PortState};
 pub use qp::{
     Init, PostError, QpCounters, QpOptions, QueuePair, ReadyToReceive, ReadyToSend, Receiving, Reset, State,

@@ -164,6 +164,7 @@ impl ProtectionDomain {
         let Some(raw) = NonNull::new(raw) else {
             return Err(refused(op, last_errno(), length, self));
         };
+        self.count_region();
         let inner =
             Inner { domain: self.clone(), raw, address, length, access, keep: ManuallyDrop::new(keep) };
         Ok(MemoryRegion { inner: Arc::new(inner) })
@@ -197,6 +198,10 @@ impl MemoryRegion {
     /// The first byte's address in requests.
     pub fn address(&self) -> u64 {
         self.inner.address
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_mr {
+        self.inner.raw.as_ptr()
     }
 
     /// Bytes.

@@ -232,6 +232,42 @@ pub unsafe fn ibv_reg_mr(
     }
 }
 
+/// Allocates a memory window. Returns null and sets errno on failure.
+///
+/// # Safety
+/// As for ibv_alloc_mw(3): `pd` is live.
+pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: as for `ibv_post_send`.
+    unsafe {
+        match (*(*pd).context).ops.alloc_mw {
+            Some(alloc) => alloc(pd, kind),
+            None => {
+                *libc::__errno_location() = EOPNOTSUPP;
+                std::ptr::null_mut()
+            }
+        }
+    }
+}
+
+/// Frees a memory window; one that is bound gives no access any more.
+///
+/// # Safety
+/// As for ibv_dealloc_mw(3): `mw` is live, and not used afterwards.
+pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: as for `ibv_post_send`.
+    unsafe {
+        match (*(*mw).context).ops.dealloc_mw {
+            Some(dealloc) => dealloc(mw),
+            None => EOPNOTSUPP,
+        }
+    }
+}
+
+/// The next key of a window: another one in the lowest byte, which belongs to the program.
+pub fn ibv_inc_rkey(rkey: u32) -> u32 {
+    (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,5 +339,17 @@ mod tests {
         let mut cq = ibv_cq { context: &raw mut context, ..Default::default() };
         // SAFETY: as above.
         assert_eq!(unsafe { ibv_poll_cq(&raw mut cq, 0, std::ptr::null_mut()) }, -EOPNOTSUPP);
+        let mut pd = ibv_pd { context: &raw mut context, ..Default::default() };
+        // SAFETY: as above.
+        assert!(unsafe { ibv_alloc_mw(&raw mut pd, ibv_mw_type::IBV_MW_TYPE_2) }.is_null());
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(EOPNOTSUPP));
+        let mut mw = ibv_mw { context: &raw mut context, ..Default::default() };
+        // SAFETY: as above.
+        assert_eq!(unsafe { ibv_dealloc_mw(&raw mut mw) }, EOPNOTSUPP);
+    }
+
+    #[test]
+    fn the_next_key_of_a_window_differs_in_its_byte_only() {
+        assert_eq!((ibv_inc_rkey(0x1234_5600), ibv_inc_rkey(0xffff_ffff)), (0x1234_5601, 0xffff_ff00));
     }
 }

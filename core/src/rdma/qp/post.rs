@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ptr::null_mut;
 
-use rdma_core_sys::{ibv_recv_wr, ibv_sge};
+use rdma_core_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 
 use super::{QueuePair, ReadyToSend, Receiving};
 use crate::error::{Error, Result};
@@ -82,6 +82,28 @@ impl QueuePair<ReadyToSend> {
             PostError { accepted: posted, full, error: failed(OP, errno, message) }
         })?;
         batch.clear();
+        Ok(())
+    }
+}
+
+impl QueuePair<ReadyToSend> {
+    /// Posts one request that is about no memory of the caller's, for windows.
+    pub(in super::super) fn post_one(&self, wr: &mut ibv_send_wr) -> Result<()> {
+        const OP: &str = "ibv_post_send";
+        self.inner.domain.verbs().check(OP)?;
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is live; the request, and the objects that it names, live during the call, which copies it.
+        let result = unsafe { rdma_core_sys::ibv_post_send(self.inner.raw.as_ptr(), wr, &raw mut bad) };
+        errno_of(result).map_err(|errno| {
+            let why = match errno {
+                libc::ENOMEM => "its send queue is full",
+                libc::EINVAL | libc::EOPNOTSUPP => "the NIC has no such request",
+                _ => "it does not accept requests",
+            };
+            failed(OP, errno, format!("queue pair {:#x}: {why}", self.number()))
+        })?;
+        self.inner.requests.fetch_add(1, Ordering::Relaxed);
+        self.inner.doorbells.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }

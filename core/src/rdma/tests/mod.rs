@@ -8,6 +8,7 @@ mod setup;
 #[path = "../../../../sys/rdma-core-sys/tests/standin/mod.rs"]
 pub(crate) mod standin;
 mod transfer;
+mod windows;
 
 use super::*;
 
@@ -19,6 +20,7 @@ fn markers() {
     send_sync::<Context>();
     send_sync::<ProtectionDomain>();
     send_sync::<MemoryRegion>();
+    send_sync::<MemoryWindow>();
     send_sync::<CompletionQueue>();
     send_sync::<CompletionChannel>();
     send_sync::<QueuePair<Reset>>();

@@ -96,6 +96,15 @@ fn nic_does_every_kind_of_request() {
     assert_eq!((there.byte(24), there.byte(96), there.byte(112)), (1, 1, 2));
 }
 
+/// Of memory windows, which soft-RoCE has since Linux 5.14.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nic_windows_are_read_until_they_are_invalidated() {
+    let (context, _) = nics();
+    assert!(context.attributes().max_windows > 0);
+    super::windows::a_window_is_read_until_it_is_invalidated(&|| ends(&QpOptions::default()));
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn nic_refuses_a_wrong_key_and_flushes() {

@@ -10,6 +10,7 @@ use rdma_core_sys::*;
 use super::devices::ports;
 use super::machine::{Events, MAX_SGE, Region, close, fail, machine, pipe, take_wake};
 use super::queues::*;
+use super::windows::{alloc_mw, dealloc_mw};
 use super::{devices, refused};
 
 /// The table of the provider.
@@ -92,6 +93,8 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     whole.context.ops.post_recv = Some(post_recv);
     whole.context.ops.poll_cq = Some(poll_cq);
     whole.context.ops.req_notify_cq = Some(req_notify_cq);
+    whole.context.ops.alloc_mw = Some(alloc_mw);
+    whole.context.ops.dealloc_mw = Some(dealloc_mw);
     let whole = Box::into_raw(whole);
     // SAFETY: the box is live; the pointer is derived from a pointer to the whole struct, as `verbs_get_ctx` requires.
     let context = unsafe { &raw mut (*whole).context };
@@ -122,6 +125,8 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_devic
         max_cq: 1024,
         max_cqe: 1 << 16,
         max_mr: 1 << 20,
+        max_mw: 1 << 16,
+        device_cap_flags: ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0,
         max_qp_rd_atom: 16,
         max_qp_init_rd_atom: 8,
         atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
@@ -282,6 +287,7 @@ fn own(
         memory: addr.cast(),
         access,
         key,
+        pd: pd.addr(),
         mapped,
     }));
     // SAFETY: the protection domain is live.
@@ -293,9 +299,14 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if let Some(errno) = refused("ibv_dereg_mr") {
         return errno;
     }
+    let mut machine = machine();
+    // SAFETY: the region is live.
+    if machine.region_has_windows(unsafe { (*mr).handle }) {
+        machine.violations += 1;
+        return libc::EBUSY;
+    }
     // SAFETY: `own` allocated it, and it is freed once.
     let mr = unsafe { Box::from_raw(mr) };
-    let mut machine = machine();
     let region = machine.regions[mr.handle as usize].take().expect("a registered region");
     if region.mapped {
         // SAFETY: `reg_dmabuf_mr` created the mapping, and only this region uses it.

@@ -9,6 +9,7 @@ use rdma_core_sys::{
 
 use super::late::Posted;
 use super::machine::{Entry, Machine, Receive};
+use super::windows::{Change, FIRST};
 
 impl Machine {
     /// Takes one request of queue pair `number`. An `Err` is the errno with which the request is refused.
@@ -62,8 +63,10 @@ impl Machine {
             };
             data
         });
+        // SAFETY: the caller's request is live, and so is what it names.
+        let change = unsafe { Change::of(wr) };
         let forced = qp.fail_next.take().or(swallows.then_some(wc::IBV_WC_SUCCESS));
-        let posted = Posted { wr: *wr, sge, inline, forced, held: qp.held };
+        let posted = Posted { wr: *wr, sge, change, inline, forced, held: qp.held };
         if posted.held || unkind {
             qp.pending.push_back(posted);
             if unkind {
@@ -120,6 +123,8 @@ impl Machine {
             op::IBV_WR_SEND => ibv_wc_opcode::IBV_WC_SEND,
             op::IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
             op::IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+            op::IBV_WR_BIND_MW => ibv_wc_opcode::IBV_WC_BIND_MW,
+            op::IBV_WR_LOCAL_INV => ibv_wc_opcode::IBV_WC_LOCAL_INV,
             _ => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
         };
         let qp = self.qp(number);
@@ -135,6 +140,9 @@ impl Machine {
     /// As for `request`.
     unsafe fn execute(&mut self, number: u32, posted: &Posted) -> wc {
         let (wr, sge) = (&posted.wr, posted.sge);
+        if let Some(change) = posted.change {
+            return self.change_window(number, change);
+        }
         let peer = self.qp(number).peer;
         let ready =
             matches!(self.find_qp(peer).map(|qp| qp.state), Some(state::IBV_QPS_RTR | state::IBV_QPS_RTS));
@@ -273,6 +281,9 @@ impl Machine {
     fn remote(&mut self, peer: u32, key: u32, address: u64, length: u32, needed: u32) -> Option<*mut u8> {
         if self.qp(peer).access & needed != needed {
             return None;
+        }
+        if key >> 8 >= FIRST && length > 0 {
+            return self.through_window(peer, key, address, length, needed);
         }
         self.reach(key, address, length, needed)
     }

@@ -10,11 +10,14 @@ use std::time::Duration;
 use rdma_core_sys::{ibv_send_wr, ibv_sge, ibv_wc_status};
 
 use super::machine::{Entry, Machine, machine};
+use super::windows::Change;
 
 /// A request that was accepted, as a NIC copies it.
 pub(super) struct Posted {
     pub(super) wr: ibv_send_wr,
     pub(super) sge: ibv_sge,
+    /// The change, if it is a request for a window.
+    pub(super) change: Option<Change>,
     /// The data, if it is inline.
     pub(super) inline: Option<Box<[u8]>>,
     /// It ends with this status and is not executed.

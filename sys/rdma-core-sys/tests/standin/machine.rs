@@ -10,6 +10,7 @@ use rdma_core_sys::{
 };
 
 use super::late::{Posted, Unkind};
+use super::windows::Window;
 
 /// The number of the first queue pair. Numbers 0 and 1 are reserved for fabric management.
 pub(super) const FIRST_QP: u32 = 17;
@@ -21,6 +22,8 @@ pub(super) const MAX_SGE: u32 = 1;
 pub(super) struct Machine {
     /// Regions, indexed by the upper 24 bits of their key.
     pub(super) regions: Vec<Option<Region>>,
+    /// Windows, indexed by their handle.
+    pub(super) windows: Vec<Option<Window>>,
     /// Queue pairs, indexed by their number minus [`FIRST_QP`]. Indices are not reused.
     pub(super) qps: Vec<Option<Qp>>,
     /// Completion queues, indexed by their handle. Indices are not reused.
@@ -50,6 +53,8 @@ pub(super) struct Region {
     pub(super) memory: *mut u8,
     pub(super) access: u32,
     pub(super) key: u32,
+    /// The address of its protection domain.
+    pub(super) pd: usize,
     /// Whether the provider mapped `memory` itself.
     pub(super) mapped: bool,
 }
@@ -104,6 +109,8 @@ pub struct Registrations {
     pub by_address: usize,
     /// By dma-buf descriptor.
     pub by_dmabuf: usize,
+    /// Windows bound so far; these are no registrations.
+    pub binds: usize,
 }
 
 pub(super) struct Cq {

@@ -25,13 +25,16 @@ mod execute;
 mod late;
 mod machine;
 mod queues;
+mod windows;
 
 use std::cell::{Cell, RefCell};
 
 pub use entries::table;
 use machine::machine;
 pub use machine::{Counts, Registrations};
-use rdma_core_sys::{VerbsTable, ibv_device, ibv_event_type, ibv_qp_attr, ibv_wc_status};
+use rdma_core_sys::{
+    VerbsTable, ibv_context, ibv_device, ibv_device_attr, ibv_event_type, ibv_qp_attr, ibv_wc_status,
+};
 
 /// The table of a host that has libibverbs but no NIC.
 pub fn without_devices() -> VerbsTable {
@@ -60,6 +63,23 @@ pub fn violations() -> usize {
 /// Number of memory regions registered so far, by kind.
 pub fn registrations() -> Registrations {
     machine().registrations
+}
+
+/// The table of a host whose NICs have no memory windows.
+pub fn without_windows() -> VerbsTable {
+    unsafe extern "C" fn query(context: *mut ibv_context, out: *mut ibv_device_attr) -> core::ffi::c_int {
+        // SAFETY: as the caller keeps the contract of this function.
+        let result = unsafe { (table().ibv_query_device)(context, out) };
+        // SAFETY: the caller passes a valid output pointer, which was filled.
+        unsafe { (*out).device_cap_flags = 0 };
+        result
+    }
+    VerbsTable { ibv_query_device: query, ..table() }
+}
+
+/// Number of memory regions that are registered now.
+pub fn regions() -> usize {
+    machine().regions.iter().flatten().count()
 }
 
 /// Number of open devices.

@@ -261,9 +261,15 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     if let Some(errno) = refused("ibv_destroy_qp") {
         return errno;
     }
+    let mut machine = machine();
+    // soft-RoCE would wait for the windows, for ever.
+    // SAFETY: the queue pair is live.
+    if machine.qp_has_windows(unsafe { (*qp).qp_num }) {
+        machine.violations += 1;
+        return libc::EBUSY;
+    }
     // SAFETY: `create_qp` allocated it, and it is freed once.
     let qp = unsafe { Box::from_raw(qp) };
-    let mut machine = machine();
     machine.qps[(qp.qp_num - FIRST_QP) as usize].take().expect("a queue pair");
     for queue in machine.cqs.iter_mut().flatten() {
         queue.ready.retain(|entry| entry.qp != qp.qp_num);
