@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::device::{DeviceMemory, Resource};
 use super::lent::Lent;
 use super::memory::Memory;
+use super::one_sided::{Exposure, Rights, Stock};
 use super::shared::{SharedMemory, Shown};
 use super::tokens::Token;
 use crate::deadline::Deadline;
@@ -57,7 +58,13 @@ struct Entry {
     secret: [u8; 16],
     /// How those see it who map it. Its end revokes that.
     shown: Option<Arc<Shown>>,
+    /// The allocation, if it is one of this library.
+    allocation: Option<SharedMemory>,
     device: Registered,
+    /// Registered memory with the same bytes, of which peers' devices see a window.
+    stock: Option<Stock>,
+    /// The peers that have one.
+    rights: Vec<Arc<dyn Rights>>,
     /// Bytes that were sent to peers, counted if they decide on a key.
     sent: u64,
 }
@@ -103,7 +110,20 @@ impl Lending {
 }
 
 /// What lets peers' devices read memory that is not exposed any more. It has a share in the bytes, and so goes before them.
-pub(super) type Registration = MemoryRegion;
+#[derive(Debug)]
+pub(super) struct Registration {
+    exposure: Exposure,
+    rights: Vec<Arc<dyn Rights>>,
+    /// Free for others once the rights are gone.
+    _stock: Option<Stock>,
+    _region: Option<MemoryRegion>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.rights.iter().for_each(|rights| rights.revoke(self.exposure));
+    }
+}
 
 /// Whether peers' devices can read memory.
 #[derive(Debug)]
@@ -167,7 +187,7 @@ impl Exposures {
             _ => memory.shared.clone(),
         };
         let shown = shown.as_ref().and_then(SharedMemory::show).map(Arc::new);
-        let length = memory.len() as u64;
+        let (length, allocation) = (memory.len() as u64, memory.shared.clone());
         let memory = match memory.device {
             Some(device) => Lending::Device(Arc::new(device)),
             None => Lending::Bytes(memory.bytes.with_own_share()),
@@ -187,7 +207,16 @@ impl Exposures {
         };
         let place = &mut slots.all[slot as usize];
         let (shared, device) = (shown.is_some(), memory.is_device());
-        place.exposed = Some(Entry { memory, secret, shown, device: Registered::Untried, sent: 0 });
+        place.exposed = Some(Entry {
+            memory,
+            secret,
+            shown,
+            allocation,
+            device: Registered::Untried,
+            stock: None,
+            rights: Vec::new(),
+            sent: 0,
+        });
         let token =
             Token { generation: self.generation, slot, age: place.age, length, shared, device, secret };
         Ok(Exposed { token, table: self.clone() })
@@ -232,6 +261,56 @@ impl Exposures {
         if let Some(entry) = slot.and_then(|slot| slot.exposed.as_mut()) {
             entry.sent = entry.sent.saturating_add(length);
         }
+    }
+
+    /// Registered memory with the bytes of `token`, which gives the right to read `length` bytes at `offset`; asks `make` for it if there
+    /// is none. `None` if there can be none, or if it is not worth while yet.
+    pub(super) fn stock(
+        &self,
+        token: &Token,
+        offset: u64,
+        length: u64,
+        make: impl FnOnce(&Lent, Option<&SharedMemory>) -> Option<Stock>,
+    ) -> std::result::Result<Option<Stock>, Refusal> {
+        let slots = lock(&self.slots);
+        let (entry, _) = self.check(&slots, token, offset, length)?;
+        let Lending::Bytes(bytes) = &entry.memory else { return Ok(None) };
+        if entry.stock.is_some()
+            || matches!(entry.device, Registered::Yes(_))
+            || !entry.is_worth_a_key(length)
+        {
+            return Ok(entry.stock.clone());
+        }
+        let (bytes, allocation) = (bytes.clone(), entry.allocation.clone());
+        // Without the lock: memory is registered or copied.
+        drop(slots);
+        let made = make(&bytes, allocation.as_ref());
+        drop(bytes);
+        let mut slots = lock(&self.slots);
+        self.check(&slots, token, offset, length)?;
+        let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
+        let Some(entry) = entry else { return Err(Refusal::Revoked) };
+        // Another thread may have been quicker.
+        let unused = if entry.stock.is_none() { std::mem::replace(&mut entry.stock, made) } else { made };
+        let stock = entry.stock.clone();
+        drop(slots);
+        drop(unused);
+        Ok(stock)
+    }
+
+    /// Notes that a peer has `rights` to the memory of `token`, which are revoked with it. If this fails, the caller revokes them.
+    pub(super) fn add_rights(
+        &self,
+        token: &Token,
+        rights: &Arc<dyn Rights>,
+    ) -> std::result::Result<(), Refusal> {
+        let mut slots = lock(&self.slots);
+        self.check(&slots, token, 0, 0)?;
+        let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
+        let Some(entry) = entry else { return Err(Refusal::Revoked) };
+        entry.rights.retain(|known| !Arc::ptr_eq(known, rights) && !known.is_closed());
+        entry.rights.push(rights.clone());
+        Ok(())
     }
 
     /// The key by which devices read the memory of which `token` gives the right to read `length` bytes at `offset`; registers it with
@@ -318,13 +397,18 @@ impl Exposures {
             slot.age = age;
             slots.free.push(token.slot);
         }
-        let device = entry.as_mut().map(|entry| std::mem::replace(&mut entry.device, Registered::Untried));
+        let registration = entry.as_mut().map(|entry| Registration {
+            exposure: (token.slot, token.age),
+            rights: std::mem::take(&mut entry.rights),
+            _stock: entry.stock.take(),
+            _region: match std::mem::replace(&mut entry.device, Registered::Untried) {
+                Registered::Yes(region) => Some(region),
+                _ => None,
+            },
+        });
         slots.retired.extend(entry);
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
-        match device {
-            Some(Registered::Yes(region)) => Some(region),
-            _ => None,
-        }
+        registration
     }
 
     /// Whether [`reap`](Self::reap) may have something to free.

@@ -1,9 +1,14 @@
 //! The contract between reads and the devices that make them: one side reads the memory of the other, whose program and library
 //! do nothing for it.
 
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
 use super::lent::Lent;
+use super::shared::SharedMemory;
 use crate::error::Result;
-use crate::rdma::{MemoryRegion, QpAddress, RemoteRange};
+use crate::rdma::{MemoryRegion, QpAddress, RemoteRange, RemoteRegion};
 
 /// The longest piece that a device reads at a time.
 pub(super) const PIECE: usize = 64 << 10;
@@ -14,6 +19,49 @@ pub(super) struct Piece {
     pub(super) bytes: Lent,
     /// The number of the pair that brought it.
     pub(super) pair: u64,
+}
+
+/// The number of an exposure: slot and age of its tokens.
+pub(super) type Exposure = (u32, u32);
+
+/// A registered region that has the bytes of an exposure.
+#[derive(Clone)]
+pub(super) struct Stock {
+    region: MemoryRegion,
+    /// How many they are, from its beginning on.
+    length: u64,
+    /// Keeps the region from being used for something else.
+    _held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Stock {
+    /// The first `length` bytes of `region`, as long as `held` lives.
+    pub(super) fn new(region: MemoryRegion, length: u64, held: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        Self { region, length, _held: held }
+    }
+
+    pub(super) fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+impl fmt::Debug for Stock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stock({} bytes of {:?})", self.length, self.region)
+    }
+}
+
+/// The rights of one peer's device, which the owner takes away one by one.
+pub(super) trait Rights: fmt::Debug + Send + Sync {
+    /// Takes those of `exposure` away before it returns. May take its time: callers hold no lock.
+    fn revoke(&self, exposure: Exposure);
+
+    /// Whether the peer has no rights any more.
+    fn is_closed(&self) -> bool;
 }
 
 /// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it can do
@@ -69,6 +117,16 @@ pub(super) trait OneSided: Send + Sync {
     /// # Errors
     /// Those of the device, for instance if too little memory may be locked.
     fn register(&self, bytes: &Lent) -> Result<MemoryRegion>;
+
+    /// Registered memory that has `bytes` without a registration for their own sake: that of all of `shared`, which is kept from one
+    /// exposure to the next, or that of a copy. `None` if there is neither, or if the device cannot give rights to parts of it.
+    fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Option<Stock>;
+
+    /// Lets the peer read `stock` as `exposure`, until the rights are revoked.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn show(&self, exposure: Exposure, stock: &Stock) -> Result<(RemoteRegion, Arc<dyn Rights>)>;
 
     /// The number of the reader's end, if it is connected.
     #[cfg(test)]

@@ -231,14 +231,35 @@ fn give_key(
     pair: Option<QpAddress>,
 ) -> Option<Key> {
     let device = device?;
-    let region =
-        exposures.key(&job.token, job.offset, job.left, |bytes| device.register(bytes)).ok().flatten()?;
-    let pair = match pair.map(|theirs| device.admit(&theirs)).transpose() {
-        Ok(pair) => pair,
+    let (token, offset, length) = (&job.token, job.offset, job.left);
+    let admit = || match pair.map(|theirs| device.admit(&theirs)).transpose() {
+        Ok(pair) => Some(pair),
         Err(error) => {
             log::info!("a peer's device cannot read memory of this process: {error}");
-            return None;
+            None
         }
     };
-    Some(Key { region, pair })
+    let register = || exposures.key(token, offset, length, |bytes| device.register(bytes)).ok().flatten();
+    let stock = exposures.stock(token, offset, length, |bytes, shared| device.stock(bytes, shared)).ok()?;
+    let Some(stock) = stock else {
+        let region = register()?;
+        return Some(Key { region, pair: admit()? });
+    };
+    // A window belongs to a pair.
+    let pair = admit()?;
+    let exposure = (token.slot, token.age);
+    match device.show(exposure, &stock) {
+        Ok((region, rights)) => {
+            // The owner may have revoked the token meanwhile. Nobody has learned the key.
+            let added = exposures.add_rights(token, &rights);
+            if added.is_err() {
+                rights.revoke(exposure);
+            }
+            added.ok().map(|()| Key { region, pair })
+        }
+        Err(error) => {
+            log::info!("memory that a peer reads is registered by itself: {error}");
+            Some(Key { region: register()?, pair })
+        }
+    }
 }

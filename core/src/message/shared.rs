@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::lent::Lent;
 use super::revocation::{REVOKED, before_writing};
@@ -17,6 +17,9 @@ use crate::volatile::VolatileSlice;
 pub(super) const HEADER: usize = 4096;
 /// Exposures of one piece of memory at a time that peers can map.
 pub(super) const WORDS: u32 = (HEADER / size_of::<u64>()) as u32;
+
+/// The number of the next allocation.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Pieces of memory of this process that hold a descriptor.
 static HELD: AtomicU64 = AtomicU64::new(0);
@@ -39,13 +42,32 @@ pub struct SharedMemory {
 
 #[derive(Debug)]
 struct Inner {
-    memory: Published,
+    memory: Arc<Published>,
+    /// No other allocation of this process has the same.
+    allocation: u64,
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
     length: usize,
     words: Mutex<Words>,
     /// A forked child shares the memory and must not revoke what its parent exposes.
     creator: Creator,
     /// Declared after the memory, so that its place is given back once the descriptor is closed.
     _place: Option<Place>,
+}
+
+/// Whoever keeps something about memory from one exposure to the next.
+pub(super) trait Holder: std::fmt::Debug + Send + Sync {
+    /// The memory of `allocation` is freed next.
+    fn forget(&self, allocation: u64);
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // In a forked child, all of that is the parent's.
+        if !self.creator.forked() {
+            let holders = std::mem::take(&mut *lock(&self.holders));
+            holders.iter().filter_map(Weak::upgrade).for_each(|holder| holder.forget(self.allocation));
+        }
+    }
 }
 
 /// The words of the header that are not in use, and the number of the next exposure.
@@ -93,7 +115,15 @@ impl SharedMemory {
         let place = place.filter(|_| memory.descriptor().is_some());
         let words = Mutex::new(Words { free: Vec::new(), fresh: 0, serial: REVOKED });
         Ok(Self {
-            inner: Arc::new(Inner { memory, length, words, creator: Creator::current(), _place: place }),
+            inner: Arc::new(Inner {
+                memory: Arc::new(memory),
+                allocation: ALLOCATIONS.fetch_add(1, Ordering::Relaxed),
+                holders: Mutex::default(),
+                length,
+                words,
+                creator: Creator::current(),
+                _place: place,
+            }),
         })
     }
 
@@ -152,6 +182,24 @@ impl SharedMemory {
         // SAFETY: the bytes stay mapped at that address as long as the memory, in which the owner given here has a share. They are
         // not stable: others may write to them.
         unsafe { Lent::new(address, self.len(), false, self.inner.clone()) }
+    }
+
+    /// The number of the allocation, which no other one of this process has, before or after it.
+    pub(super) fn allocation(&self) -> u64 {
+        self.inner.allocation
+    }
+
+    /// Has `holder` told before the memory is freed.
+    pub(super) fn add_holder(&self, holder: &Arc<dyn Holder>) {
+        let holder = Arc::downgrade(holder);
+        let mut holders = lock(&self.inner.holders);
+        holders.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&holder));
+        holders.push(holder);
+    }
+
+    /// A share in the mapping, but not in the allocation.
+    pub(super) fn mapping(&self) -> Arc<Published> {
+        self.inner.memory.clone()
     }
 
     /// Begins to expose it to those who map it. `None` if it cannot be mapped, or is exposed too often.

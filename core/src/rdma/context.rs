@@ -263,6 +263,12 @@ impl ProtectionDomain {
         self.inner.registered.load(Ordering::Relaxed)
     }
 
+    /// Where libibverbs has it.
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> usize {
+        self.as_ptr().addr()
+    }
+
     /// Counts a region.
     pub(super) fn count_region(&self) {
         self.inner.registered.fetch_add(1, Ordering::Relaxed);

@@ -17,7 +17,8 @@ use super::status::{failed, last_errno};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A window of type 2. While it is bound, the peer of the queue pair that bound it, and nobody else, reaches the part of the region that it
-/// shows. The region stays registered as long as it may be bound.
+/// shows. The region stays registered as long as it may be bound. Soft-RoCE of Linux 6.1 checks all but the range: the peer reaches all of the
+/// region there, so do not show parts of one region to different peers.
 ///
 /// Drop windows before the queue pair that has bound them: some NICs keep a queue pair until its windows are gone. Dropping a
 /// bound one takes the peer's rights away, by a call of the kernel instead of a request.
@@ -89,12 +90,8 @@ impl QueuePair<ReadyToSend> {
             return Err(Error::usage(OP, text));
         }
         let next = rdma_core_sys::ibv_inc_rkey(window.key());
-        let bind_info = ibv_mw_bind_info {
-            mr: region.as_ptr(),
-            addr: address,
-            length,
-            mw_access_flags: access.bits(),
-        };
+        let bind_info =
+            ibv_mw_bind_info { mr: region.as_ptr(), addr: address, length, mw_access_flags: access.bits() };
         let bind = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: window.raw.as_ptr(), rkey: next, bind_info };
         let mut wr = ibv_send_wr { opcode: op::IBV_WR_BIND_MW, ..signalled(id) };
         wr.__bindgen_anon_2.bind_mw = bind;

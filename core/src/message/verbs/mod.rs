@@ -20,6 +20,7 @@
 //!
 //! The TCP connection stays open and tells of the end of the peer's process. The completion channel is the doorbell.
 
+mod copies;
 mod credits;
 mod draft;
 mod inbound;
@@ -27,9 +28,11 @@ mod memory;
 mod nic;
 mod offer;
 mod outbound;
+mod owner;
 mod packet;
 mod pairs;
 mod reader;
+mod regions;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod wire;

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use super::copies::Copies;
+use super::regions::Regions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rdma::{Context, Port, ProtectionDomain, Settings, Verbs};
 use crate::sync::{AtomicUsize, OnceLock, Ordering};
@@ -32,6 +34,10 @@ pub(in crate::message) struct Nic {
     failed: OnceLock<Error>,
     /// Links that read by it.
     readers: AtomicUsize,
+    /// Registrations of shared memory.
+    pub(super) regions: Arc<Regions>,
+    /// Copies of short memory.
+    pub(super) copies: Arc<Copies>,
 }
 
 /// A place among the links that read by the device.
@@ -92,7 +98,18 @@ impl Nic {
         let port = context.active_port(settings)?;
         let domain = context.protection_domain()?;
         let (failed, readers) = (OnceLock::default(), AtomicUsize::new(0));
-        Ok(Self { context, domain, port, settings: settings.clone(), failed, readers })
+        let (regions, copies) = (Arc::default(), Arc::default());
+        Ok(Self { context, domain, port, settings: settings.clone(), failed, readers, regions, copies })
+    }
+
+    /// Whether rights to parts of registered memory can be given to one peer and taken away again.
+    pub(super) fn has_windows(&self) -> bool {
+        self.context.attributes().max_windows > 0
+    }
+
+    /// Regions registered so far.
+    pub(in crate::message) fn registrations(&self) -> u64 {
+        self.domain.registered()
     }
 
     /// The device's name.

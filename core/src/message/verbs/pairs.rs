@@ -12,15 +12,16 @@
 use std::sync::Arc;
 
 use super::nic::Nic;
+use super::owner::OwnerEnd;
 use super::reader::{Reader, Unconnected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::lent::Lent;
-use crate::message::one_sided::{OneSided, Piece};
+use crate::message::one_sided::{Exposure, OneSided, Piece, Rights, Stock};
 use crate::message::reading::broken;
+use crate::message::shared::SharedMemory;
 use crate::net::random_bytes;
 use crate::rdma::{
-    Access, CompletionChannel, CompletionQueue, MemoryRegion, QpAddress, QpOptions, QueuePair,
-    ReadyToReceive, RemoteRange,
+    Access, CompletionChannel, CompletionQueue, KeepAlive, MemoryRegion, QpAddress, RemoteRange, RemoteRegion,
 };
 use crate::sync::{Mutex, lock};
 
@@ -57,7 +58,7 @@ struct State {
 /// The owner's end.
 #[derive(Debug, Default)]
 struct Owned {
-    end: Option<QueuePair<ReadyToReceive>>,
+    end: Option<Arc<OwnerEnd>>,
     closed: bool,
 }
 
@@ -105,7 +106,26 @@ impl Pairs {
         owner.closed = true;
         let owned = owner.end.take();
         drop(owner);
-        drop((end, owned));
+        drop(end);
+        if let Some(owned) = owned {
+            owned.close();
+        }
+    }
+
+    /// Registers `bytes` under a made-up address.
+    fn register_for(&self, bytes: &Lent, access: Access, keep: KeepAlive) -> Result<MemoryRegion> {
+        let address = bytes.address().cast_mut();
+        let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
+        // SAFETY: `keep` keeps the bytes readable and where they are (both callers). The device only reads them, here and for the peer,
+        // which tolerates everything that `Lent` allows others to do.
+        unsafe { self.nic.domain.register_as(address, bytes.len(), named, access, keep) }
+    }
+}
+
+/// Also for a link that was never closed: exposures know the owner's end.
+impl Drop for Pairs {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -207,28 +227,45 @@ impl OneSided for Pairs {
     }
 
     fn admit(&self, theirs: &QpAddress) -> Result<QpAddress> {
-        let nic = &self.nic;
-        let options = QpOptions::default().with_max_send(1).with_max_inline(0);
-        let new = nic.domain.queue_pair(&options, &self.completions, &self.completions)?;
-        let end = new.init(&nic.port, &nic.settings, Access::REMOTE_READ)?;
-        let address = end.address();
-        let end = end.connect(theirs)?;
+        let (end, address) = OwnerEnd::new(&self.nic, &self.completions, theirs)?;
         let mut owner = lock(&self.owner);
         if owner.closed {
             return Err(link_ended());
         }
-        let earlier = owner.end.replace(end);
+        let earlier = owner.end.replace(Arc::new(end));
         drop(owner);
-        drop(earlier);
+        if let Some(earlier) = earlier {
+            earlier.close();
+        }
         Ok(address)
     }
 
     fn register(&self, bytes: &Lent) -> Result<MemoryRegion> {
-        let (address, keep) = (bytes.address().cast_mut(), Arc::new(bytes.clone()));
-        let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
-        // SAFETY: the region keeps a share in the owner of the bytes, which stay readable and where they are as long as that
-        // lives. The device only reads them, here and for the peer, which tolerates everything that `Lent` allows others to do.
-        unsafe { self.nic.domain.register_as(address, bytes.len(), named, Access::REMOTE_READ, keep) }
+        self.register_for(bytes, Access::REMOTE_READ, Arc::new(bytes.clone()))
+    }
+
+    fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Option<Stock> {
+        let (nic, length) = (&self.nic, bytes.len() as u64);
+        if !nic.has_windows() || length == 0 {
+            return None;
+        }
+        if let Some(shared) = shared {
+            let register = || self.register_for(bytes, Access::BIND, shared.mapping());
+            let region = nic.regions.get(shared, register);
+            let region = region.inspect_err(|error| log::info!("no window can show shared memory: {error}"));
+            return region.ok().map(|region| Stock::new(region, length, None));
+        }
+        let held = nic.copies.copy(&nic.domain, bytes.stable()?);
+        let held =
+            held.inspect_err(|error| log::info!("short memory that peers read is not copied: {error}"));
+        let held = held.ok().flatten()?;
+        Some(Stock::new(held.region().clone(), length, Some(Arc::new(held))))
+    }
+
+    fn show(&self, exposure: Exposure, stock: &Stock) -> Result<(RemoteRegion, Arc<dyn Rights>)> {
+        let end = lock(&self.owner).end.clone().ok_or_else(link_ended)?;
+        let region = end.show(exposure, stock)?;
+        Ok((region, end))
     }
 
     #[cfg(test)]
@@ -245,7 +282,7 @@ fn link_ended() -> Error {
 }
 
 /// The address by which peers name memory at `address`: `random` bits above those within a huge page.
-fn made_up(address: u64, random: u64) -> u64 {
+pub(super) fn made_up(address: u64, random: u64) -> u64 {
     let kept = address & ((1 << KEPT_BITS) - 1);
     kept | (random & ((1 << RANDOM_BITS) - 1)) << KEPT_BITS
 }

@@ -102,7 +102,7 @@ fn nic_does_every_kind_of_request() {
 fn nic_windows_are_read_until_they_are_invalidated() {
     let (context, _) = nics();
     assert!(context.attributes().max_windows > 0);
-    super::windows::a_window_is_read_until_it_is_invalidated(&|| ends(&QpOptions::default()));
+    super::windows::a_window_is_read_until_it_is_invalidated(&|| ends(&QpOptions::default()), false);
 }
 
 #[test]

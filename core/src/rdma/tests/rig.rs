@@ -63,6 +63,11 @@ impl Memory {
         Arc::strong_count(&self.words) - 1
     }
 
+    /// The lowest bits of its address, which every name of it has.
+    pub(super) fn place_in_page(&self) -> u64 {
+        self.start().addr() as u64 & 0xfff
+    }
+
     fn start(&self) -> *mut u8 {
         self.words.0[0].get().cast()
     }

@@ -77,9 +77,14 @@ pub fn without_windows() -> VerbsTable {
     VerbsTable { ibv_query_device: query, ..table() }
 }
 
-/// Number of memory regions that are registered now.
-pub fn regions() -> usize {
-    machine().regions.iter().flatten().count()
+/// Number of memory regions that are registered now in the protection domain at `pd`.
+pub fn regions(pd: usize) -> usize {
+    machine().regions.iter().flatten().filter(|region| region.pd == pd).count()
+}
+
+/// Whether queue pair `number` has not been destroyed.
+pub fn exists(number: u32) -> bool {
+    machine().find_qp(number).is_some()
 }
 
 /// Number of open devices.

@@ -12,6 +12,7 @@ mod reading;
 mod refused;
 mod unkind;
 mod waking;
+mod windows;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -81,6 +81,11 @@ impl Both {
         exposed
     }
 
+    /// Regions that the owner's device has now.
+    pub(super) fn registered_by_owner(&self) -> usize {
+        standin::regions(self.owner.core.nic.as_ref().unwrap().domain.address())
+    }
+
     /// The number of the reader's queue pair for reads.
     pub(super) fn pair(&self) -> Option<u32> {
         let line = self.peer.member.lines()[0].clone();

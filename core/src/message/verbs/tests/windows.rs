@@ -1,0 +1,199 @@
+//! Registrations that are kept, and the windows by which one exposure of registered memory is shown to one peer.
+
+use super::super::copies::LONGEST;
+use super::super::regions::MAX_REGIONS;
+use super::falling_back::config;
+use super::reading::{Both, bytes, failure};
+use super::*;
+use crate::error::ErrorKind;
+use crate::message::one_sided::PIECE;
+use crate::message::{Exposed, SharedMemory, Token};
+
+/// Reads all of `token`, by the device if `by_device`, and with the owner's help in any case.
+#[track_caller]
+fn read(both: &Both, token: &Token, by_device: bool) -> Vec<u8> {
+    both.read(token, 0, token.len() as usize, 0);
+    let read = both.until(1, true).remove(0).1.unwrap();
+    assert!(!by_device || both.pair().is_some(), "the device reads nothing");
+    read
+}
+
+/// Registrations of the owner since the last call with the same `before`.
+fn registered(both: &Both, before: &mut u64) -> u64 {
+    let now = both.owner.registrations();
+    now - std::mem::replace(before, now)
+}
+
+/// The same memory, exposed again and again: it is registered once, and each token ends for itself.
+#[test]
+fn shared_memory_is_registered_once_for_all_exposures() {
+    let both = Both::new();
+    let memory = SharedMemory::allocate(3 * PIECE).unwrap();
+    let mut before = both.owner.registrations();
+    let mut pair = None;
+    for round in 0..100 {
+        memory.fill(round);
+        let exposed = both.owner.expose(&memory).unwrap();
+        assert!(read(&both, &exposed.token(), true).iter().all(|byte| *byte == round), "round {round}");
+        assert!(pair.is_none() || pair == both.pair(), "a revocation costs no pair");
+        pair = both.pair();
+    }
+    assert_eq!(registered(&both, &mut before), 1);
+    // Two tokens at a time: the end of one is not that of the other.
+    let [one, other] = [(); 2].map(|()| both.owner.expose(&memory).unwrap());
+    let tokens = [one.token(), other.token()];
+    tokens.iter().for_each(|token| drop(read(&both, token, true)));
+    drop(one);
+    assert_eq!(read(&both, &tokens[1], true).len(), 3 * PIECE);
+    both.read(&tokens[0], 0, PIECE, 0);
+    assert_eq!(failure(both.until(1, true)).0, ErrorKind::Remote);
+    assert_eq!(registered(&both, &mut before), 0);
+}
+
+/// Freed and allocated again at the same address: another allocation, with a registration of its own, and none of the earlier one.
+#[test]
+fn memory_at_the_same_address_is_registered_anew() {
+    let both = Both::new();
+    let mut before = both.owner.registrations();
+    let (mut addresses, mut again) = (Vec::new(), 0);
+    for round in 0..20 {
+        let memory = SharedMemory::allocate(5 * PIECE).unwrap();
+        again += usize::from(addresses.contains(&memory.as_ptr()));
+        addresses.push(memory.as_ptr());
+        memory.fill(round);
+        let exposed = both.owner.expose(&memory).unwrap();
+        assert!(read(&both, &exposed.token(), true).iter().all(|byte| *byte == round), "round {round}");
+        assert_eq!(registered(&both, &mut before), 1);
+        let held = both.registered_by_owner();
+        drop((exposed, memory));
+        both.owner.poll().unwrap();
+        assert_eq!(both.registered_by_owner(), held - 1, "it ends with the allocation");
+    }
+    assert!(again > 0, "the system has used an address again");
+}
+
+/// Short memory of the program is copied: each time other memory, of another length.
+#[test]
+fn short_memory_of_any_length_is_not_registered() {
+    let both = Both::new();
+    let mut before = both.owner.registrations();
+    let mut count = 0;
+    for round in 0..300 {
+        let memory = bytes(PIECE + round * 3001);
+        let exposed = both.owner.expose(memory.clone()).unwrap();
+        assert!(read(&both, &exposed.token(), true) == *memory, "round {round}");
+        count += registered(&both, &mut before);
+        drop(exposed);
+        assert_eq!(Arc::strong_count(&memory), 1, "a copy keeps nothing of the program's");
+    }
+    assert!(count <= 3, "{count} registrations: one for each length of places");
+    let long = both.owner.expose(bytes(LONGEST + 1)).unwrap();
+    read(&both, &long.token(), true);
+    assert_eq!(registered(&both, &mut before), 1, "longer memory is worth one");
+}
+
+/// More than there are places for, and more allocations than registrations are kept: all is read all the same.
+#[test]
+fn what_is_kept_is_bounded() {
+    let both = Both::new();
+    let start = both.registered_by_owner();
+    let many: Vec<(Arc<Vec<u8>>, Exposed)> = (0..100)
+        .map(|n| {
+            let memory = bytes(PIECE + n);
+            (memory.clone(), both.owner.expose(memory).unwrap())
+        })
+        .collect();
+    for (memory, exposed) in &many {
+        assert!(read(&both, &exposed.token(), true) == **memory);
+    }
+    drop(many);
+    let held = both.registered_by_owner();
+    assert!(held - start <= 44 + 2, "places stay, and the memory of the pair: {}", held - start);
+    let kept: Vec<SharedMemory> = (0..MAX_REGIONS + 10)
+        .map(|n| {
+            let memory = SharedMemory::allocate(PIECE).unwrap();
+            memory.fill(n as u8);
+            let exposed = both.owner.expose(&memory).unwrap();
+            assert!(read(&both, &exposed.token(), true).iter().all(|byte| *byte == n as u8));
+            memory
+        })
+        .collect();
+    // Evicted ones whose memory still lives are among those; the free windows hold none.
+    assert_eq!(both.registered_by_owner() - held, MAX_REGIONS);
+    drop(kept);
+    assert_eq!(both.registered_by_owner(), held);
+}
+
+/// More exposures at a time than windows for one peer: the memory is registered for the rest.
+#[test]
+fn without_a_free_window_memory_is_registered() {
+    let both = Both::new();
+    let memory = SharedMemory::allocate(PIECE).unwrap();
+    memory.fill(3);
+    let mut before = both.owner.registrations();
+    let exposed: Vec<Exposed> = (0..1030).map(|_| both.owner.expose(&memory).unwrap()).collect();
+    for exposed in &exposed {
+        assert!(read(&both, &exposed.token(), true).iter().all(|byte| *byte == 3));
+    }
+    assert_eq!(registered(&both, &mut before), 1 + 1030 - 1024);
+}
+
+/// Devices, or calls of them, that cannot: each exposure is registered, as before windows were used.
+#[test]
+fn without_windows_each_exposure_is_registered() {
+    let old = config("null0").with_verbs_library(Verbs::from_table(standin::without_windows(), "old"));
+    let both = Both::with(config("null0"), old);
+    let mut before = both.owner.registrations();
+    let memory = bytes(2 * PIECE);
+    for _ in 0..5 {
+        let exposed = both.owner.expose(memory.clone()).unwrap();
+        assert!(read(&both, &exposed.token(), true) == *memory);
+        let token = exposed.token();
+        drop(exposed);
+        both.read(&token, 0, PIECE, 0);
+        assert_eq!(failure(both.until(1, true)).0, ErrorKind::Remote);
+    }
+    assert_eq!(registered(&both, &mut before), 5);
+    let both = Both::new();
+    standin::refuse("ibv_alloc_mw", libc::ENOMEM);
+    let exposed = both.exposed(&memory);
+    assert_eq!(standin::not_called(), 0);
+    assert!(read(&both, &exposed.token(), true) == *memory);
+}
+
+/// A device that does not invalidate a window in time loses the pair before the revocation returns.
+#[test]
+fn a_window_that_is_not_invalidated_ends_the_pair() {
+    let both = Both::new();
+    let memory = bytes(2 * PIECE);
+    let exposed = both.exposed(&memory);
+    let (token, pair) = (exposed.token(), both.pair().unwrap());
+    // The owner's end was made next.
+    standin::hold(pair + 1);
+    exposed.revoke();
+    standin::release(pair + 1);
+    both.read(&token, 0, PIECE, 0);
+    assert_eq!(failure(both.until(1, true)).0, ErrorKind::Remote);
+    assert!(both.pair().is_none());
+    let next = both.exposed(&memory);
+    assert!(read(&both, &next.token(), true) == *memory);
+}
+
+/// A link that ends takes its windows with it; what was exposed goes on, and is freed later.
+#[test]
+fn windows_end_with_their_link() {
+    let both = Both::new();
+    let shared = SharedMemory::allocate(PIECE).unwrap();
+    let exposed = both.owner.expose(&shared).unwrap();
+    read(&both, &exposed.token(), true);
+    let owners_end = both.pair().unwrap() + 1;
+    let Both { reader, owner, .. } = both;
+    drop(reader);
+    let deadline = Deadline::after(SOON);
+    while standin::exists(owners_end) {
+        owner.poll().unwrap();
+        assert!(!deadline.expired(), "the owner's end stays");
+    }
+    drop(exposed);
+    drop(shared);
+}
