@@ -12,6 +12,7 @@ mod peers;
 mod processes;
 mod reads;
 mod refusals;
+mod registrations;
 mod rig;
 mod shared;
 mod sizes;
@@ -142,4 +143,22 @@ fn verbs_read_without_the_owner() {
     let rig = rig::Rig::new(rig::Backend::Verbs, module_path!()).of("verbs_read_without_the_owner");
     let [a, b] = rig.pair();
     reads::without_the_owner(&a, &b);
+}
+
+/// Messages and reads of changing lengths register memory a few times in all.
+#[test]
+fn verbs_registrations_of_changing_lengths() {
+    let rig =
+        rig::Rig::new(rig::Backend::Verbs, module_path!()).of("verbs_registrations_of_changing_lengths");
+    let [a, b] = rig.pair();
+    registrations::of_changing_lengths(&a, &b);
+}
+
+/// No registration brings bytes of memory that was freed.
+#[test]
+fn verbs_registrations_at_the_same_address() {
+    let rig =
+        rig::Rig::new(rig::Backend::Verbs, module_path!()).of("verbs_registrations_at_the_same_address");
+    let [a, b] = rig.pair();
+    registrations::at_the_same_address(&a, &b);
 }
