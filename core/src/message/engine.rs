@@ -13,7 +13,9 @@ use super::inbox::Item;
 use super::line::Line;
 use super::links::{Link, Links};
 use super::member::Member;
+use super::transfers::settled;
 use super::wire::Wire;
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::ready::{Epoll, READ, WRITE};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -100,12 +102,12 @@ impl Engine {
     /// Ends `member` because of `why`: everything under way with it ends, once.
     pub(super) fn lose(&self, member: &Arc<Member>, why: &Error) {
         if let Some(lines) = member.finish(why) {
-            self.bury(member, lines, why);
+            self.bury(member, lines, why, settled());
         }
     }
 
-    /// Ends what is under way with a peer that has ended because of `why`, on its `lines`.
-    pub(super) fn bury(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error) {
+    /// Ends what is under way with a peer that has ended because of `why`, on its `lines`. Devices that copy have until `settled`.
+    pub(super) fn bury(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error, settled: Deadline) {
         let mut members = lock(&self.members);
         if members.get(&member.rank).is_some_and(|known| Arc::ptr_eq(known, member)) {
             members.remove(&member.rank);
@@ -113,7 +115,7 @@ impl Engine {
         drop(members);
         for line in lines {
             line.end();
-            member.fail(&line, why);
+            member.fail(&line, why, settled);
         }
         // It may have come and gone between two turns.
         member.arrive();

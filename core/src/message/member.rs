@@ -335,9 +335,9 @@ impl Member {
         self.lines().iter().flat_map(of).flatten().min()
     }
 
-    /// Ends the operations of a link that is gone.
-    pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error) {
-        let reads = lock(&line.reads).fail(why);
+    /// Ends the operations of a link that is gone; devices that copy for them have until `settled`.
+    pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error, settled: Deadline) {
+        let reads = lock(&line.reads).fail(why, settled);
         reads.into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
         let offers = lock(&line.offers).fail(why);
         offers.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
