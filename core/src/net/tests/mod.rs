@@ -1,6 +1,8 @@
 //! Real sockets, real strangers.
 
+mod connecting;
 mod fds;
+mod frames;
 mod heartbeat;
 mod other_users;
 mod pollables;
