@@ -1,6 +1,7 @@
 //! How connecting goes on where an address does not answer, or turns everybody away.
 
 use super::*;
+use crate::fault::{NetAction, NetFault, Plan};
 
 #[test]
 fn an_address_that_does_not_answer_leaves_time_for_the_next() {
@@ -30,4 +31,14 @@ fn a_listener_that_turns_everybody_away_is_asked_less_and_less_often() {
     let error = client.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert!((1..=12).contains(&attempts), "{attempts} attempts");
+}
+
+#[test]
+fn a_plan_of_faults_changes_streams_if_it_has_rules_for_them() {
+    let rule = NetFault::new(NetAction::Drop);
+    for (net, fails) in [(vec![], false), (vec![rule], true)] {
+        let plan = Plan { net, ..Plan::default() };
+        let (_server, mut client) = pair(&network().with_faults(Some(&plan)));
+        assert_eq!(client.send(1, b"", soon()).is_err(), fails);
+    }
 }

@@ -4,6 +4,8 @@ mod connecting;
 mod fds;
 mod frames;
 mod heartbeat;
+mod links;
+mod listening;
 mod other_users;
 mod pollables;
 mod reactor;
