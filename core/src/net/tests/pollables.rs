@@ -1,6 +1,8 @@
 //! When a service thread comes to a pollable, and when no more.
 
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -96,4 +98,52 @@ fn a_reactor_that_stops_waits_for_pollables_that_have_something_to_send() {
     reactor.reserve().serve(thing.clone());
     drop(reactor);
     assert_eq!(thing.1.load(Ordering::Acquire), 2);
+}
+
+/// Waits for these events, the last first, and then for none; tells when it is polled.
+struct Waits(UnixStream, Mutex<Vec<Interest>>, Sender<()>);
+
+impl Pollable for Waits {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        let _ = self.2.send(());
+        Next::Wait(lock(&self.1).pop().unwrap_or_default())
+    }
+
+    fn unserved(&self, why: &crate::Error) {
+        panic!("{why}");
+    }
+}
+
+#[test]
+fn a_pollable_is_polled_at_the_events_that_it_waits_for_and_at_no_others() {
+    let (reactor, _seen) = reactor();
+    let none_comes = |polls: &Receiver<()>| {
+        // What the service thread serves now has come after a round of events.
+        for _ in 0..2 {
+            let (fence, fences, _whys) = told(false);
+            reactor.reserve().serve(fence);
+            next_of(&fences);
+        }
+        assert!(polls.try_recv().is_err(), "it did not wait for that");
+    };
+    let serve = |wants: &[Interest]| {
+        let (socket, peer) = UnixStream::pair().unwrap();
+        let (polled, polls) = channel();
+        reactor.reserve().serve(Arc::new(Waits(socket, Mutex::new(wants.to_vec()), polled)));
+        next_of(&polls);
+        (peer, polls)
+    };
+    // There is room to write at once.
+    let (_peer, polls) = serve(&[Interest { read: false, write: true }]);
+    next_of(&polls);
+    none_comes(&polls);
+    let (mut peer, polls) = serve(&[Interest { read: true, write: false }]);
+    none_comes(&polls);
+    peer.write_all(b"x").unwrap();
+    next_of(&polls);
+    none_comes(&polls);
 }

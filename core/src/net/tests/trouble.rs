@@ -160,3 +160,13 @@ fn a_link_that_is_closed_ends_at_its_peer() {
     assert_eq!(server.recv(soon()).unwrap_err().kind(), ErrorKind::PeerLost);
     assert!(!lock(&trouble.ends)[0], "the peer may still have something to send");
 }
+
+#[test]
+fn a_reactor_that_stops_ends_its_links_in_one_direction_first() {
+    let (reactor, _seen, link, mut server, trouble) = served();
+    let reader = std::thread::spawn(move || server.recv(soon()).unwrap_err().kind());
+    drop(reactor);
+    assert_eq!(reader.join().unwrap(), ErrorKind::PeerLost);
+    assert!(!lock(&trouble.ends)[0], "the peer may still have something to send");
+    assert!(link.post(1, b"").is_err());
+}
