@@ -1,11 +1,12 @@
-// What two GPUs can do at best: bare kernels that exchange data over NVLink, without a library, by graph replay.
+// Bare kernels of two GPUs that exchange data over NVLink by graph replay, as the best that a library can come near to.
 //
-//   nvcc -O3 -arch=native -o prototype benches/peers/prototype.cu && timeout 120 ./prototype
+//   nvcc -O3 -std=c++20 -arch=native -o prototype benches/peers/prototype.cu && timeout 120 ./prototype
 //
 // Prints for each kind and size the best median time of a call in us over blocks and threads: graphs of 20 calls on both GPUs, started
 // together, the slower GPU's time. Kinds: one hop of LL16 packets (what an all-reduce or an exchange of short messages is at least),
 // the same with a second hop (as MSCCL++'s allreduce_packet plan), an exchange of LL128 lines, and stores to the peer's memory between
-// two signals. All data are halves; the kernels reduce as an all-reduce does, or copy.
+// two signals. All data are halves; the kernels reduce as an all-reduce does, or copy. With SIGNALS=1 it compares ways to begin and end such stores
+// instead.
 #include <cuda_fp16.h>
 #include <algorithm>
 #include <cstdint>

@@ -2,8 +2,8 @@
 
     python3 benches/peers/torch_symmetric.py
 
-Prints microseconds per call on two GPUs: the median over 20 replays of a graph of 20 calls, the slower rank's. bfloat16 (the operations know no half), sum, in place where
-the operation is. Multicast stays off. Needs PyTorch; started by hand only.
+Prints microseconds per call on two GPUs: the median over 20 replays of a graph of 20 calls, the slower rank's. bfloat16, because
+the operations know no half; sum; the two-shot one in place. Multicast stays off. Needs PyTorch; started by hand only.
 """
 
 import os
@@ -21,7 +21,7 @@ SIZES = [1 << shift for shift in range(10, 31, 2)]
 CALLS, REPLAYS = 20, 20
 
 
-def measure(call, check) -> float:
+def measure(call) -> float:
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -64,7 +64,7 @@ def rank_main(rank: int, ranks: int) -> None:
                 row.append(float("nan"))
                 continue
             op = getattr(torch.ops.symm_mem, name)
-            row.append(measure(lambda: op(data, "sum", group), None))
+            row.append(measure(lambda: op(data, "sum", group)))
         if rank == 0:
             print(f"  {size:>10} {row[0]:>10.2f} {row[1]:>10.2f}", flush=True)
         del data

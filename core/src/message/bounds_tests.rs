@@ -152,7 +152,7 @@ fn frames_that_wait_for_room_are_bounded() {
     assert!(line.failure().is_some(), "which ends the peer");
 }
 
-/// What a link cannot serve any more needs no other turn: a messenger that thought so would never sleep.
+/// A link that is over has nothing left to serve. A messenger that kept a turn for it would never sleep.
 #[test]
 fn a_link_that_has_ended_or_failed_waits_for_no_turn() {
     let ways: [fn(&Line); 2] = [Line::end, |line| {

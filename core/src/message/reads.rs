@@ -378,7 +378,8 @@ impl Reads {
         late.into_iter().filter_map(end).collect()
     }
 
-    /// Ends all of them because of `why`; devices that copy have until `settled`. The place of data that is landing stays: its owner is the thread that pulls.
+    /// Ends all of them because of `why`; devices that copy have until `settled`. The place of data that is landing stays: its owner is
+    /// the thread that pulls.
     pub(super) fn fail(&mut self, why: &Error, settled: Deadline) -> Vec<Finished> {
         self.ended = Some(why.clone());
         self.mappings.clear();

@@ -1,4 +1,4 @@
-//! What a link tells of itself, and how much may wait in it.
+//! Numbers and counts of links, and how much may wait in one.
 
 use super::reactor::reactor;
 use super::trouble::{serve, troubled};

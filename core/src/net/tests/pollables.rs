@@ -122,7 +122,7 @@ impl Pollable for Waits {
 fn a_pollable_is_polled_at_the_events_that_it_waits_for_and_at_no_others() {
     let (reactor, _seen) = reactor();
     let none_comes = |polls: &Receiver<()>| {
-        // What the service thread serves now has come after a round of events.
+        // The service thread looks at all events before it serves a newcomer.
         for _ in 0..2 {
             let (fence, fences, _whys) = told(false);
             reactor.reserve().serve(fence);
