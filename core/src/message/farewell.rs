@@ -63,7 +63,12 @@ impl Engine {
         let members: Vec<Arc<Member>> = lock(&self.members).values().cloned().collect();
         let sent = self.part(&members, deadline);
         let why = Error::new(ErrorKind::Stopped, "close", "it was closed here");
-        self.earlier().iter().for_each(|member| self.lose(member, &why));
+        let settled = settled();
+        for member in self.earlier() {
+            if let Some(lines) = member.finish(&why) {
+                self.bury(&member, lines, &why, settled);
+            }
+        }
         self.hub.close();
         let mut turn = lock(&self.turn);
         let links = std::mem::take(&mut turn.links);

@@ -240,3 +240,25 @@ fn the_end_of_many_links_waits_for_their_devices_together() {
     ends.sort_by_key(|(number, _)| *number);
     assert_eq!(ends, [0, 1, 2].map(|number| (number, Some(ErrorKind::Stopped))));
 }
+
+/// The caller may use the memory again afterwards.
+#[test]
+fn the_end_of_a_link_waits_for_a_device_that_still_copies() {
+    let devices = devices();
+    let reader = Messenger::new(2, config(true)).unwrap();
+    let owner = Messenger::new(3, config(true)).unwrap();
+    let peer = reader.connect(owner.address(), SOON).unwrap();
+    let exposed = owner.expose(vec![1; LENGTH]).unwrap();
+    let slow = Slow::default();
+    let target = Target::new(Box::new(slow.clone()));
+    peer.read_into(&exposed.token(), 0, target, SOON, devices.note::<()>(0)).unwrap();
+    until(&[&owner, &reader], || slow.put.load(Ordering::Acquire) == 1);
+    let ends = Arc::clone(&slow.ends);
+    let device = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        ends.store(true, Ordering::Release);
+    });
+    reader.close(SOON).unwrap();
+    assert!(slow.ends.load(Ordering::Acquire), "it still copies");
+    device.join().unwrap();
+}
