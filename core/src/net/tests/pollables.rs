@@ -147,3 +147,48 @@ fn a_pollable_is_polled_at_the_events_that_it_waits_for_and_at_no_others() {
     next_of(&polls);
     none_comes(&polls);
 }
+
+/// Always has work of which no descriptor tells; its socket is watched, and may be readable.
+struct Busy(UnixStream, Arc<AtomicU32>);
+
+impl Pollable for Busy {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn progress(&self) -> Next {
+        if self.1.fetch_add(1, Ordering::AcqRel) == 0 {
+            return Next::Wait(Interest { read: true, write: false });
+        }
+        Next::Again
+    }
+
+    fn unserved(&self, _: &crate::Error) {}
+}
+
+#[test]
+fn of_two_busy_pollables_neither_starves_whatever_events_and_nudges_the_other_gets() {
+    for (readable, nudges) in [(true, false), (false, true)] {
+        let (reactor, _seen) = reactor();
+        let counts = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+        let serve = |count: &Arc<AtomicU32>| {
+            let (socket, peer) = UnixStream::pair().unwrap();
+            let registration = reactor.reserve();
+            registration.serve(Arc::new(Busy(socket, count.clone())));
+            registration.nudge();
+            (registration, peer)
+        };
+        let [(first, mut peer), (_second, _peer)] = [serve(&counts[0]), serve(&counts[1])];
+        if readable {
+            peer.write_all(b"x").unwrap();
+        }
+        for _ in 0..200 {
+            if nudges {
+                first.nudge();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let [one, two] = counts.map(|count| count.load(Ordering::Acquire));
+        assert!(two > 0 && one / 4 <= two, "{one} polls of one and {two} of the other; readable {readable}");
+    }
+}
