@@ -30,7 +30,7 @@ pub(super) struct Engine {
     pub(super) members: Mutex<HashMap<u32, Arc<Member>>>,
     pub(super) epoll: Epoll,
     /// Links that progress has not seen yet.
-    pub(super) arrivals: Mutex<Vec<(Arc<Member>, Arc<Line>)>>,
+    pub(super) arrivals: Mutex<Vec<(Arc<Member>, Arrival)>>,
     pub(super) has_arrivals: AtomicBool,
     pub(super) turn: Mutex<Turn>,
 }
@@ -56,6 +56,14 @@ pub(super) struct Turn {
     pub(super) checked: Option<Instant>,
     /// Something has armed the descriptors for an outer event loop.
     pub(super) armed: bool,
+}
+
+/// The next turn takes these in the order in which they came.
+pub(super) enum Arrival {
+    /// A new link of the peer.
+    Link(Arc<Line>),
+    /// Its rank has connected under another generation.
+    Successor,
 }
 
 impl Engine {
@@ -94,7 +102,16 @@ impl Engine {
 
     /// Serves `line` of `member` from now on.
     pub(super) fn add(&self, member: Arc<Member>, line: Arc<Line>) {
-        lock(&self.arrivals).push((member, line));
+        self.arrive(member, Arrival::Link(line));
+    }
+
+    /// Ends `member`, which another process has taken the place of, in the next turn: what it sent before may lie unread.
+    pub(super) fn replace(&self, member: Arc<Member>) {
+        self.arrive(member, Arrival::Successor);
+    }
+
+    fn arrive(&self, member: Arc<Member>, arrival: Arrival) {
+        lock(&self.arrivals).push((member, arrival));
         self.has_arrivals.store(true, Ordering::Release);
         self.hub.wake();
     }
