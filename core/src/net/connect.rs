@@ -59,7 +59,7 @@ impl Network {
             if deadline.expired() {
                 return Err(Error::timeout("connect", "deadline passed while connecting").with_source(last));
             }
-            std::thread::sleep(pauses.next()?.min(deadline.remaining()));
+            std::thread::sleep(pauses.next(deadline.remaining())?);
         }
     }
 
@@ -152,11 +152,12 @@ impl Pauses {
         Self { shortest: Self::FIRST }
     }
 
-    fn next(&mut self) -> Result<Duration> {
+    /// The next pause; the caller gives up when the time that is `left` has passed.
+    fn next(&mut self, left: Duration) -> Result<Duration> {
         let [chance] = secret::random_bytes()?;
         let pause = self.shortest + self.shortest * u32::from(chance) / 256;
         self.shortest = (self.shortest * 2).min(Self::LIMIT);
-        Ok(pause)
+        Ok(pause.min(left))
     }
 }
 
@@ -280,11 +281,14 @@ mod tests {
     fn pauses_grow_up_to_a_limit_and_differ_by_chance() {
         let mut all: Vec<Pauses> = (0..200).map(|_| Pauses::new()).collect();
         for shortest in [2, 4, 8, 16, 32, 64, 128, 200, 200].map(Duration::from_millis) {
-            let pauses: Vec<Duration> = all.iter_mut().map(|pauses| pauses.next().unwrap()).collect();
+            let next = |pauses: &mut Pauses| pauses.next(Duration::MAX).unwrap();
+            let pauses: Vec<Duration> = all.iter_mut().map(next).collect();
             assert!(pauses.iter().all(|pause| (shortest..shortest * 2).contains(pause)), "{pauses:?}");
             let half = shortest * 3 / 2;
             assert!(pauses.iter().any(|pause| *pause < half) && pauses.iter().any(|pause| *pause > half));
         }
+        let left = Duration::from_millis(150);
+        assert_eq!(all[0].next(left).unwrap(), left);
     }
 
     #[test]
