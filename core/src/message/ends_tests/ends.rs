@@ -222,6 +222,25 @@ fn a_closed_messenger_keeps_no_links() {
     assert!(pair.to_b.member.sender("test").unwrap().wire().is_none());
 }
 
+/// Nobody looks between the beginning and the end of a peer: both are told, in this order.
+#[test]
+fn a_peer_that_comes_and_goes_between_two_turns_is_told_of_in_that_order() {
+    let [a, b] = [0, 1].map(|rank| Messenger::new(rank, config(true)).unwrap());
+    let log = Arc::<Mutex<Vec<&str>>>::default();
+    let events = log.clone();
+    let on_peer = move |event| {
+        let event = if matches!(event, PeerEvent::Connected(_)) { "connected" } else { "gone" };
+        lock(&events).push(event);
+    };
+    b.on_peer(on_peer).unwrap();
+    let _to_b = a.connect(b.address(), SOON).unwrap();
+    until(&[], || !lock(&b.core.engine.members).is_empty());
+    let member = lock(&b.core.engine.members)[&0].clone();
+    b.core.engine.lose(&member, &Error::peer_lost("test", 0, "lost on purpose"));
+    until(&[&b], || lock(&log).len() == 2);
+    assert_eq!(*lock(&log), ["connected", "gone"]);
+}
+
 /// A peer that has closed and connected again is another one: what was under way with the earlier one ends, too.
 #[test]
 fn closing_ends_what_is_under_way_with_a_peer_that_has_connected_again() {
