@@ -49,7 +49,7 @@ fn what_is_under_way_ends_after_its_wire() {
     for fails in [true, false] {
         let pair = pair(true);
         let line = pair.to_b.member.sender("test").unwrap();
-        *lock(&pair.faults.line) = Arc::downgrade(&line);
+        *lock(&pair.faults.line) = Arc::downgrade(line);
         let exposed = pair.b.expose(vec![1; 100]).unwrap();
         let ended = Arc::new(AtomicUsize::new(0));
         let (reads, sends) = (ended.clone(), ended.clone());
