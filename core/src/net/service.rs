@@ -165,6 +165,8 @@ impl Service {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Add(link, decoder) => self.add(link, decoder, false),
+            // Whoever connected now would be closed at once.
+            Command::Listen(_) | Command::Accept(..) if self.stop_by.is_some() => {}
             Command::Listen(listener) => self.listen(self.next_id.fetch_add(1, Ordering::Relaxed), *listener),
             Command::Accept(id, listener, acceptor) => {
                 self.acceptors.insert(id, acceptor);

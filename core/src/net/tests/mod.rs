@@ -9,6 +9,7 @@ mod listening;
 mod other_users;
 mod pollables;
 mod reactor;
+mod stopping;
 mod strangers;
 mod trouble;
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use super::reactor::{idle, reactor, told};
+use super::reactor::{idle, reactor, settle, told};
 use super::*;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
@@ -69,6 +69,21 @@ fn a_pollable_is_polled_when_it_wants_to_be_whatever_others_want() {
     assert!(again >= at.unwrap());
 }
 
+#[test]
+fn others_may_say_what_a_pollable_waits_for() {
+    let (reactor, _seen) = reactor();
+    let (polled, polls) = channel();
+    let thing = Arc::new(Timed(idle(), Mutex::new(None), polled));
+    let registration = reactor.reserve();
+    registration.serve(thing.clone());
+    next_of(&polls);
+    // There is room to write all the time.
+    registration.watch(thing.fd(), Interest { read: false, write: true });
+    for _ in 0..2 {
+        next_of(&polls);
+    }
+}
+
 /// Has something to send when it is asked for the first time.
 struct Lingers(OwnedFd, AtomicU32);
 
@@ -122,12 +137,7 @@ impl Pollable for Waits {
 fn a_pollable_is_polled_at_the_events_that_it_waits_for_and_at_no_others() {
     let (reactor, _seen) = reactor();
     let none_comes = |polls: &Receiver<()>| {
-        // The service thread looks at all events before it serves a newcomer.
-        for _ in 0..2 {
-            let (fence, fences, _whys) = told(false);
-            reactor.reserve().serve(fence);
-            next_of(&fences);
-        }
+        settle(&reactor);
         assert!(polls.try_recv().is_err(), "it did not wait for that");
     };
     let serve = |wants: &[Interest]| {
