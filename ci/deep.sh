@@ -47,6 +47,10 @@ oldest() {
     CARGO_TARGET_DIR=target/oldest timeout 600 cargo "+$version" check --workspace --all-targets --quiet
 }
 
+# What the compiler does to everything that users run: values that it has lost, and the library's tests as users compile it.
+undefined() { timeout 1200 ci/undefined.sh; }
+release() { tests 900 --release --quiet -p aqueduct --lib && tests 600 --release --quiet -p aqueduct-cuda-soft --lib; }
+
 # tests SECONDS ARGUMENT...: builds the tests, then runs `cargo test` with a time limit that does not include the build.
 tests() {
     local seconds=$1 argument build=()
@@ -296,6 +300,8 @@ programs() {
 lane oldest oldest
 lane bindings bindings
 lane corpus corpus
+lane undefined undefined
+lane release release
 lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread

@@ -2,7 +2,8 @@
 //!
 //! The file holds a secret: it has mode 0600, appears complete or not at all (written under another name, then
 //! renamed), and nobody follows a link to it. A file that an earlier job left behind is recognised by the job's
-//! name and, on the writer's host, by the writer's being gone; it is passed over, and rank 0 replaces it.
+//! name and, on the writer's host, by the writer's being gone; it is passed over, and rank 0 replaces it. Anything else at the path
+//! is the user's, and stays.
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -16,6 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::net::{SecretText, random_bytes};
 
 const TITLE: &str = "aqueduct rendezvous 1";
+/// The beginning of the title, whatever the version.
+const FAMILY: &str = "aqueduct rendezvous ";
 const MAX_BYTES: u64 = 4096;
 const OP: &str = "bootstrap";
 const PAUSE: Duration = Duration::from_millis(20);
@@ -69,6 +72,7 @@ impl Place {
 
     /// Leaves `id` there; the file goes away with what is returned.
     pub(super) fn publish(&self, id: &SecretText) -> Result<Published> {
+        self.check_replaceable()?;
         let suffix = u64::from_le_bytes(random_bytes()?);
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{suffix:016x}"));
@@ -97,6 +101,26 @@ impl Place {
             return Err(failed(error));
         }
         Ok(Published { path: self.path.clone(), file })
+    }
+
+    /// Refuses to replace what no rank has left there. An empty file is replaced: `mktemp` makes such.
+    fn check_replaceable(&self) -> Result<()> {
+        let Ok(about) = std::fs::symlink_metadata(&self.path) else { return Ok(()) };
+        let mut begin = Vec::new();
+        if about.is_file() {
+            let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            let opened = OpenOptions::new().read(true).custom_flags(flags).open(&self.path);
+            let read = opened.and_then(|file| file.take(FAMILY.len() as u64).read_to_end(&mut begin));
+            if read.is_ok() && (begin.is_empty() || begin == FAMILY.as_bytes()) {
+                return Ok(());
+            }
+        }
+        let text = format!(
+            "{} is there already and is no rendezvous file, so it is left alone; remove it, or {}",
+            self.path.display(),
+            self.remedy
+        );
+        Err(Error::usage(OP, text))
     }
 
     /// Waits until rank 0 of this job has left its id, and returns it.
@@ -319,6 +343,10 @@ mod tests {
         );
         std::fs::write(place.path(), "something else").unwrap();
         assert!(place.wait(soon()).unwrap_err().message().contains("not aqueduct's"));
+        let error = place.publish(&SecretText::new("new")).unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidUsage && error.message().contains("left alone"), "{error}");
+        assert_eq!(std::fs::read_to_string(place.path()).unwrap(), "something else");
+        std::fs::write(place.path(), "aqueduct rendezvous 99\nof the future").unwrap();
         let first = place.publish(&SecretText::new("new")).unwrap();
         assert_eq!(place.wait(soon()).unwrap().expose(), "new");
         let newer = SecretText::new("newer");
@@ -341,6 +369,25 @@ mod tests {
         assert_eq!(link.wait(soon()).unwrap_err().kind(), ErrorKind::System);
         let error = Place::at(&folder.0.join("no/such"), "job").publish(&SecretText::new("abc")).unwrap_err();
         assert!(error.message().contains("permissions"), "{error}");
+    }
+
+    /// Whoever mistypes a path loses nothing.
+    #[test]
+    fn what_is_no_rendezvous_file_stays() {
+        let folder = Folder::new("stays");
+        let at = |name: &str| Place::at(&folder.0.join(name), "job");
+        std::fs::create_dir(at("folder").path()).unwrap();
+        std::os::unix::fs::symlink("/dev/null", at("link").path()).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(at("socket").path()).unwrap();
+        for name in ["folder", "link", "socket"] {
+            let before = std::fs::symlink_metadata(at(name).path()).unwrap();
+            let error = at(name).publish(&SecretText::new("abc")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            assert_eq!(std::fs::symlink_metadata(at(name).path()).unwrap().ino(), before.ino(), "{name}");
+        }
+        std::fs::write(at("empty").path(), "").unwrap();
+        drop(at("empty").publish(&SecretText::new("abc")).unwrap());
+        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 3, "no draft is left");
     }
 
     mod other_users {

@@ -125,7 +125,8 @@ impl TcpBootstrap {
     /// passed over if the process that wrote it has ended, on the same host, or if nobody serves its id.
     ///
     /// # Errors
-    /// `System` on rank 0 if it cannot write there, on the others if they cannot read there; `Authentication` for a file
+    /// `InvalidUsage` on rank 0 if there is something that is neither empty nor a rendezvous file, which it leaves alone. `System` on
+    /// rank 0 if it cannot write there, on the others if they cannot read there; `Authentication` for a file
     /// of another user or one that others can read; `Timeout`, with what was found there, if rank 0 does not come;
     /// otherwise as for [`new`](Self::new).
     pub fn by_file(

@@ -234,8 +234,8 @@ impl Collective {
     }
 
     /// Enqueues a call on any buffers: `count` elements of `input` on each rank, which for a reduce-scatter and an all-to-all divide into
-    /// one part for each rank. `reduction` is one of the prepared ones; a collective that only moves data ignores it. Input and
-    /// output lie apart on all ranks, or are in place on all: they begin at the same address, the input of an all-gather (of the root of
+    /// one part for each rank. `reduction` is one of the prepared ones, [`Sum`](Reduction::Sum) if there is none; a collective that only moves
+    /// data ignores it. A reduce has an output of `count` elements on every rank, which only the root's call writes. Input and output lie apart on all ranks, or are in place on all: they begin at the same address, the input of an all-gather (of the root of
     /// a gather) at this rank's part of the output, the output of a reduce-scatter (of the root of a scatter) at this rank's part of
     /// the input. The stream keeps them alive.
     ///
@@ -325,18 +325,17 @@ impl Collective {
 
     /// Also of one rank, whose plans only move data.
     fn check_variant(&self, op: &'static str, element: Element, reduction: Option<Reduction>) -> Result<()> {
-        let variants = &self.inner.variants;
-        match reduction {
-            Some(wanted) if !variants.is_empty() && !variants.contains(&(element, reduction)) => {
-                let message = format!(
-                    "{} {} was not prepared; name it in CollectiveConfig::with_variants",
-                    element.name(),
-                    wanted.name()
-                );
-                Err(Error::usage(op, message))
-            }
-            _ => Ok(()),
+        let (variants, wanted) = (&self.inner.variants, reduction.unwrap_or(Reduction::Sum));
+        if variants.is_empty() || variants.contains(&(element, Some(wanted))) {
+            return Ok(());
         }
+        let unnamed = if reduction.is_none() { ", which a call without a reduction means," } else { "" };
+        let message = format!(
+            "{} {}{unnamed} was not prepared; name it in CollectiveConfig::with_variants",
+            element.name(),
+            wanted.name()
+        );
+        Err(Error::usage(op, message))
     }
 
     fn call(&self, op: &'static str, count: usize, element: Element) -> Result<Call> {

@@ -57,8 +57,8 @@ impl CollectiveConfig {
     }
 
     /// The same with copy engines for messages of this many bytes and more of the larger of a rank's two buffers, on buffers shown to
-    /// the peers; 0 for none. They take next to no multiprocessors. Reduce and reduce-scatter have no such way, nor have an all-to-all
-    /// and a send-receive in place. By default as a table says, and where none speaks, large messages of collectives that only move data.
+    /// the peers; 0 for none. They take next to no multiprocessors. Reduce has no such way, nor have a reduce-scatter of more than two ranks, and
+    /// an all-to-all and a send-receive in place. By default as a table says, and where none speaks, large messages of collectives that only move data.
     #[must_use]
     pub fn with_copy_bytes(mut self, bytes: u64) -> Self {
         self.copy_bytes = Some(bytes);

@@ -40,7 +40,8 @@ impl Communicator {
     /// # Errors
     /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` with this rank's own number, for good, if it
     /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
-    /// exist, or this one, or that is not the same everywhere, and for a communicator that was shrunk before, also by another
+    /// exist, or this one, or that differs from another rank's where neither of the two leaves out the other (where one does, at most one
+    /// side goes on, and it may be small), and for a communicator that was shrunk before, also by another
     /// thread meanwhile, or closed; as for [`new`](Self::new).
     pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
         if self.group().forked() {

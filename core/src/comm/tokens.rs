@@ -125,7 +125,7 @@ impl TokenPool {
         self.memory.context().reap();
         let Some(slot) = lock(&self.free).pop_front() else {
             let message = format!(
-                "all {} semaphores of this communicator are in use; drop some, or raise CommunicatorConfig::semaphores",
+                "all {} semaphores of this communicator are in use; drop some, or raise CommunicatorConfig::with_max_semaphores",
                 self.count
             );
             return Err(Error::new(ErrorKind::Exhausted, "build_semaphore", message));

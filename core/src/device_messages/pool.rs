@@ -22,6 +22,8 @@ pub(super) struct Pool {
 struct Stock {
     memory: Arc<PinnedBuffer>,
     free: Mutex<Vec<usize>>,
+    /// Of each block, the copy that ends its use, whether somebody waits for that or not.
+    last_copies: Mutex<[Option<(Arc<Event>, Weak<Block>)>; BLOCKS]>,
 }
 
 /// A block of pinned memory, until it is given back or dropped.
@@ -46,7 +48,8 @@ impl Pool {
             return Ok(pool);
         }
         let memory = Arc::new(PinnedBuffer::new(context, BLOCKS * STAGED)?);
-        let stock = Arc::new(Stock { memory, free: Mutex::new((0..BLOCKS).collect()) });
+        let (free, last_copies) = (Mutex::new((0..BLOCKS).collect()), Mutex::default());
+        let stock = Arc::new(Stock { memory, free, last_copies });
         let pool = Arc::new(Self { stock, outward: Stream::new(context)?, inward: Stream::new(context)? });
         *known = Arc::downgrade(&pool);
         Ok(pool)
@@ -56,8 +59,8 @@ impl Pool {
     pub(super) fn block(&self) -> Option<Arc<Block>> {
         let take = || lock(&self.stock.free).pop();
         let index = take().or_else(|| {
-            // Blocks of copies that nobody waits for any more.
-            self.outward.context().reap();
+            // Not `Context::reap`, which drops what streams of the user's retain: callers have locks.
+            self.stock.reclaim();
             take()
         })?;
         Some(Arc::new(Block { stock: self.stock.clone(), index, given_back: AtomicBool::new(false) }))
@@ -72,12 +75,25 @@ impl Pool {
     /// Begins to copy the first bytes of `block` to `to`.
     pub(super) fn store(&self, to: &DeviceSlice, block: Arc<Block>) -> Result<Copy> {
         let from = block.slice(to.len())?;
-        Copy::begin(&self.inward, to, &from, Arc::downgrade(&block))
+        let copy = Copy::begin(&self.inward, to, &from, Arc::downgrade(&block))?;
+        block.free_behind(&copy);
+        Ok(copy)
     }
 
     /// Begins to copy from the memory of a device to that of one.
     pub(super) fn copy(&self, to: &DeviceSlice, from: &DeviceSlice) -> Result<Copy> {
         Copy::begin(&self.inward, to, from, Weak::new())
+    }
+}
+
+impl Stock {
+    /// Takes blocks back whose last copies have ended. A device that has failed does not answer, and copies nothing any more.
+    fn reclaim(&self) {
+        let mut over = Vec::new();
+        for last in lock(&self.last_copies).iter_mut() {
+            over.extend(last.take_if(|(event, _)| event.is_done().unwrap_or(true)));
+        }
+        over.iter().filter_map(|(_, block)| block.upgrade()).for_each(|block| block.give_back());
     }
 }
 
@@ -110,6 +126,14 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.address(), length) }.to_vec()
     }
 
+    /// Lets others have it once `copy`, which uses it last, has ended; unless they have it already.
+    pub(super) fn free_behind(self: &Arc<Self>, copy: &Copy) {
+        if self.given_back.load(Ordering::Acquire) {
+            return;
+        }
+        lock(&self.stock.last_copies)[self.index] = Some((copy.event.clone(), Arc::downgrade(self)));
+    }
+
     /// Lets others have it. The device has ended with it, although its stream may not know that yet.
     pub(super) fn give_back(&self) {
         if !self.given_back.swap(true, Ordering::AcqRel) {
@@ -132,14 +156,14 @@ impl std::fmt::Debug for Pool {
 
 /// A copy under way. Its stream holds everything that it uses until it has ended.
 pub(super) struct Copy {
-    event: Event,
+    event: Arc<Event>,
     /// The stream has it until then: nobody need ask for the block to be free again.
     block: Weak<Block>,
 }
 
 impl Copy {
     fn begin(stream: &Stream, to: &DeviceSlice, from: &DeviceSlice, block: Weak<Block>) -> Result<Self> {
-        let event = Event::new(stream.context())?;
+        let event = Arc::new(Event::new(stream.context())?);
         stream.copy(to, from)?;
         event.record(stream)?;
         Ok(Self { event, block })

@@ -76,3 +76,10 @@ impl Staged for Part {
         Ok(Some(bytes))
     }
 }
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Whoever asked for the memory may have gone before it was copied.
+        self.block.free_behind(&self.copy);
+    }
+}

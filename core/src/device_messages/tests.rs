@@ -13,6 +13,8 @@ use crate::message::{
 use crate::rdma::{Verbs, standin};
 use crate::sync::{Mutex, lock};
 
+mod threads;
+
 const SOON: Duration = Duration::from_secs(60);
 
 /// What carries the messages.

@@ -29,8 +29,11 @@ pub(super) struct Residency {
 struct Ledger {
     next: u64,
     claims: Vec<Claim>,
-    /// Every stream that has had a launch.
-    streams: Vec<WeakStream>,
+    /// Every stream that has had a launch, and its handle.
+    streams: Vec<(WeakStream, usize)>,
+    /// Handles of those that were dropped and may have work. An application that wraps another library's stream for each call drops one
+    /// after each launch.
+    dropped: Vec<usize>,
 }
 
 struct Claim {
@@ -122,17 +125,29 @@ impl Room {
         if residency.latest.load(Ordering::Acquire) == me || stream.is_capturing()? {
             return Ok(());
         }
-        let others: Vec<Stream> = {
+        let (others, mut dropped, crowded): (Vec<Stream>, _, _) = {
             let mut ledger = lock(&residency.ledger);
-            ledger.streams.retain(WeakStream::is_alive);
-            if ledger.streams.iter().all(|known| known.identity() != me) {
-                ledger.streams.push(stream.downgrade());
+            let gone: Vec<_> = ledger.streams.extract_if(.., |(known, _)| !known.is_alive()).collect();
+            ledger.dropped.extend(gone.into_iter().map(|(_, handle)| handle));
+            if ledger.streams.iter().all(|(known, _)| known.identity() != me) {
+                ledger.streams.push((stream.downgrade(), stream.handle().addr()));
             }
             residency.latest.store(me, Ordering::Release);
-            let others = ledger.streams.iter().filter(|known| known.identity() != me);
-            let others = others.filter(|_| ledger.is_crowded());
-            others.filter_map(WeakStream::upgrade).collect()
+            let crowded = ledger.is_crowded();
+            let others = ledger.streams.iter().filter(|(known, _)| crowded && known.identity() != me);
+            (
+                others.filter_map(|(known, _)| known.upgrade()).collect(),
+                std::mem::take(&mut ledger.dropped),
+                crowded,
+            )
         };
+        if !dropped.is_empty() {
+            let followed = self.context.follow_retired(stream, &mut dropped, crowded);
+            let mut ledger = lock(&residency.ledger);
+            ledger.dropped.append(&mut dropped);
+            drop(ledger);
+            followed?;
+        }
         // Without the lock: the last user of what a stream keeps may be dropped here, and with it a `Room`.
         for other in others {
             if !other.is_capturing()? {
@@ -175,5 +190,27 @@ mod tests {
         assert!(error.to_string().contains("would have 11 blocks, and it runs 10 at once"), "{error}");
         drop(four);
         reserve(4, false, None).unwrap();
+    }
+
+    #[test]
+    fn dropped_streams_are_forgotten_once_their_work_has_ended() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let room = context.reserve("test", (6, 10), false, None).unwrap();
+        let word = std::sync::Arc::new(crate::gpu::PinnedBuffer::new(&context, 8).unwrap());
+        for _ in 0..3 {
+            let stream = Stream::new(&context).unwrap();
+            room.take_turn(&stream).unwrap();
+            stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        }
+        let next = || {
+            room.take_turn(&Stream::new(&context).unwrap()).unwrap();
+            let ledger = lock(&context.slot::<Residency>().ledger);
+            (ledger.streams.len(), ledger.dropped.len())
+        };
+        assert_eq!(next(), (1, 3));
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        context.settle();
+        assert_eq!(next(), (1, 0));
     }
 }

@@ -76,6 +76,9 @@ fn hint(result: CUresult, software: bool) -> Option<&'static str> {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
             "free device memory, use smaller buffers, or see with nvidia-smi who else uses this GPU"
         }
+        CUresult::CUDA_ERROR_NO_DEVICE if software => {
+            "the software machine has none: AQUEDUCT_SOFT_DEVICES is 0; leave it out, or give a number up to 64"
+        }
         CUresult::CUDA_ERROR_NO_DEVICE => {
             "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES, or set AQUEDUCT_DRIVER=soft"
         }

@@ -152,6 +152,26 @@ fn frames_that_wait_for_room_are_bounded() {
     assert!(line.failure().is_some(), "which ends the peer");
 }
 
+/// A link that is over has nothing left to serve. A messenger that kept a turn for it would never sleep.
+#[test]
+fn a_link_that_has_ended_or_failed_waits_for_no_turn() {
+    let ways: [fn(&Line); 2] = [Line::end, |line| {
+        (0..=1 << 16).for_each(|id| drop(line.tell(Operation::LongDone, 0, id, &[0])));
+        assert!(line.failure().is_some());
+    }];
+    for way in ways {
+        let table = Arc::new(Exposures::new(7));
+        let exposed = table.expose(vec![5; 2 << 20].into()).unwrap();
+        let line = Line::new(Box::new(kept(3000)), 3, table);
+        let body = [&exposed.token().to_bytes()[..], &[0; 8], &(2_u64 << 20).to_le_bytes()].concat();
+        lock(&line.serving).add(Head::new(Operation::Read, 0, 1, body.len()), &body, 8).unwrap();
+        assert!(!line.kick().unwrap());
+        assert!(line.waits_for_turn(), "one turn serves less");
+        way(&line);
+        assert!(!line.waits_for_turn());
+    }
+}
+
 #[test]
 fn kinds_that_a_peer_does_not_know_are_kept_in_a_bounded_list() {
     let member = member();

@@ -231,8 +231,7 @@ impl Core {
         let added = member.add_line(line.clone());
         drop(members);
         if let Some(stale) = stale.filter(|stale| stale.generation != hello.generation) {
-            let why = Error::peer_lost("recv", stale.rank, "it came back under another generation");
-            self.engine.lose(&stale, &why);
+            self.engine.replace(stale);
         }
         added?;
         if accepted {

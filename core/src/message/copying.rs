@@ -47,11 +47,11 @@ impl Member {
         pieces
     }
 
-    /// A read of `line` has ended. Its completion is dispatched, unless it has to wait for an earlier one into a device.
+    /// A read of `line`, whose reads the caller has locked, has ended. Its completion is dispatched, unless it has to wait for an earlier one into a device.
     pub(super) fn read_ended(self: &Arc<Self>, line: &Line, reads: &mut Reads, finished: Finished) {
         if reads.settle(finished, &mut |finished| self.deliver(Item::Read(finished))) {
             line.note_transfers(reads);
-            self.mark_dirty();
+            self.leave_to_progress();
         }
     }
 

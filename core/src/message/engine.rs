@@ -13,7 +13,9 @@ use super::inbox::Item;
 use super::line::Line;
 use super::links::{Link, Links};
 use super::member::Member;
+use super::transfers::settled;
 use super::wire::Wire;
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::ready::{Epoll, READ, WRITE};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -28,7 +30,7 @@ pub(super) struct Engine {
     pub(super) members: Mutex<HashMap<u32, Arc<Member>>>,
     pub(super) epoll: Epoll,
     /// Links that progress has not seen yet.
-    pub(super) arrivals: Mutex<Vec<(Arc<Member>, Arc<Line>)>>,
+    pub(super) arrivals: Mutex<Vec<(Arc<Member>, Arrival)>>,
     pub(super) has_arrivals: AtomicBool,
     pub(super) turn: Mutex<Turn>,
 }
@@ -54,6 +56,14 @@ pub(super) struct Turn {
     pub(super) checked: Option<Instant>,
     /// Something has armed the descriptors for an outer event loop.
     pub(super) armed: bool,
+}
+
+/// The next turn takes these in the order in which they came.
+pub(super) enum Arrival {
+    /// A new link of the peer.
+    Link(Arc<Line>),
+    /// Its rank has connected under another generation.
+    Successor,
 }
 
 impl Engine {
@@ -92,7 +102,16 @@ impl Engine {
 
     /// Serves `line` of `member` from now on.
     pub(super) fn add(&self, member: Arc<Member>, line: Arc<Line>) {
-        lock(&self.arrivals).push((member, line));
+        self.arrive(member, Arrival::Link(line));
+    }
+
+    /// Ends `member`, which another process has taken the place of, in the next turn: what it sent before may lie unread.
+    pub(super) fn replace(&self, member: Arc<Member>) {
+        self.arrive(member, Arrival::Successor);
+    }
+
+    fn arrive(&self, member: Arc<Member>, arrival: Arrival) {
+        lock(&self.arrivals).push((member, arrival));
         self.has_arrivals.store(true, Ordering::Release);
         self.hub.wake();
     }
@@ -100,12 +119,12 @@ impl Engine {
     /// Ends `member` because of `why`: everything under way with it ends, once.
     pub(super) fn lose(&self, member: &Arc<Member>, why: &Error) {
         if let Some(lines) = member.finish(why) {
-            self.bury(member, lines, why);
+            self.bury(member, lines, why, settled());
         }
     }
 
-    /// Ends what is under way with a peer that has ended because of `why`, on its `lines`.
-    pub(super) fn bury(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error) {
+    /// Ends what is under way with a peer that has ended because of `why`, on its `lines`. Devices that copy have until `settled`.
+    pub(super) fn bury(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error, settled: Deadline) {
         let mut members = lock(&self.members);
         if members.get(&member.rank).is_some_and(|known| Arc::ptr_eq(known, member)) {
             members.remove(&member.rank);
@@ -113,7 +132,7 @@ impl Engine {
         drop(members);
         for line in lines {
             line.end();
-            member.fail(&line, why);
+            member.fail(&line, why, settled);
         }
         // It may have come and gone between two turns.
         member.arrive();

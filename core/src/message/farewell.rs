@@ -7,6 +7,7 @@ use super::engine::Engine;
 use super::head::Operation;
 use super::line::Line;
 use super::member::{Connecting, Member};
+use super::transfers::settled;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -27,9 +28,10 @@ impl Engine {
             let _ = line.tell(Operation::Goodbye, 0, 0, &[]);
         }
         let sent = self.flush(&all, deadline);
+        let settled = settled();
         for (member, lines) in all {
             lines.iter().filter_map(|line| line.wire()).for_each(|wire| wire.close(false));
-            self.bury(member, lines, &why);
+            self.bury(member, lines, &why, settled);
         }
         sent
     }
@@ -61,7 +63,12 @@ impl Engine {
         let members: Vec<Arc<Member>> = lock(&self.members).values().cloned().collect();
         let sent = self.part(&members, deadline);
         let why = Error::new(ErrorKind::Stopped, "close", "it was closed here");
-        self.earlier().iter().for_each(|member| self.lose(member, &why));
+        let settled = settled();
+        for member in self.earlier() {
+            if let Some(lines) = member.finish(&why) {
+                self.bury(&member, lines, &why, settled);
+            }
+        }
         self.hub.close();
         let mut turn = lock(&self.turn);
         let links = std::mem::take(&mut turn.links);

@@ -103,6 +103,7 @@ impl Line {
     fn fail(&self, error: Error) -> Error {
         // Fails for a later one.
         let _ = self.failure.set(error.clone());
+        self.waits_for_turn.store(false, Ordering::Relaxed);
         error
     }
 
@@ -118,9 +119,13 @@ impl Line {
         if let Some(wire) = wire {
             wire.close(true);
         }
-        let (control, serving) =
-            (std::mem::take(&mut *lock(&self.control)), std::mem::take(&mut *lock(&self.serving)));
-        drop((control, serving));
+        let control = std::mem::take(&mut *lock(&self.control));
+        let mut serving = lock(&self.serving);
+        // Under the lock: a kick that is still under way finds nothing to serve afterwards.
+        self.waits_for_turn.store(false, Ordering::Relaxed);
+        let served = std::mem::take(&mut *serving);
+        drop(serving);
+        drop((control, served));
     }
 
     /// Queues a short frame that must arrive. The caller marks the peer dirty.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::batch::Batch;
 use super::copying::PIECE;
-use super::engine::{Engine, Turn};
+use super::engine::{Arrival, Engine, Turn};
 use super::incoming::Incoming;
 use super::links::Link;
 use super::member::Member;
@@ -21,7 +21,11 @@ impl Engine {
         self.has_arrivals.store(false, Ordering::Release);
         let arrivals = std::mem::take(&mut *lock(&self.arrivals));
         let count = arrivals.len();
-        for (member, line) in arrivals {
+        for (member, arrival) in arrivals {
+            let Arrival::Link(line) = arrival else {
+                self.end_replaced(turn, &member);
+                continue;
+            };
             if member.end().is_none() {
                 member.arrive();
             }
@@ -90,6 +94,16 @@ impl Engine {
             self.lose(member, &Error::peer_lost("recv", member.rank, "it left"));
         }
         ended.len()
+    }
+
+    /// Ends a peer whose rank has come back under another generation. What its links have brought is taken first: it may have left in
+    /// good order while nobody looked.
+    fn end_replaced(&self, turn: &mut Turn, member: &Arc<Member>) {
+        let last = turn.links.of(member).into_iter().filter_map(|token| self.last_words(turn, token)).last();
+        self.forget(turn, member);
+        let why =
+            last.map_or("it came back under another generation".into(), |left| left.message().to_owned());
+        self.lose(member, &Error::peer_lost("recv", member.rank, why));
     }
 
     /// Takes what a link that is about to end has brought. Returns the error if that ends with a goodbye.

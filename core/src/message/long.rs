@@ -22,7 +22,8 @@ pub(super) const REFUSED: u8 = 1;
 ///
 /// ```no_run
 /// # fn f(mut message: aqueduct::message::Message, deadline: aqueduct::Deadline) -> aqueduct::Result<()> {
-/// if let Some(long) = message.long() {
+/// // The peer chose the length: bound it before memory is allocated. What is not read is refused.
+/// if let Some(long) = message.long().filter(|long| long.len() <= 1 << 30) {
 ///     long.read(vec![0; long.len()], deadline, |bytes| println!("{} bytes", bytes.map_or(0, |b| b.len())))?;
 /// }
 /// # Ok(()) }

@@ -253,6 +253,14 @@ impl Member {
         self.hub.add_dirty(self.clone());
     }
 
+    /// [`mark_dirty`](Self::mark_dirty) for callers who have a link's reads locked: sending would lock them again, so a thread that
+    /// sleeps is woken instead.
+    pub(super) fn leave_to_progress(self: &Arc<Self>) {
+        if !self.dirty.swap(true, Ordering::AcqRel) {
+            self.hub.add_dirty(self.clone());
+        }
+    }
+
     /// Sends what is held back in place of those who sleep. The flag is clear meanwhile: what comes now is a new reason.
     #[cold]
     fn kick_for_sleeper(self: &Arc<Self>) {
@@ -299,7 +307,7 @@ impl Member {
                 if has_late || !late.is_empty() {
                     line.note_transfers(&reads);
                     // Those behind them may have their turn.
-                    self.mark_dirty();
+                    self.leave_to_progress();
                 }
                 (late, reads.next_deadline())
             };
@@ -335,9 +343,9 @@ impl Member {
         self.lines().iter().flat_map(of).flatten().min()
     }
 
-    /// Ends the operations of a link that is gone.
-    pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error) {
-        let reads = lock(&line.reads).fail(why);
+    /// Ends the operations of a link that is gone; devices that copy for them have until `settled`.
+    pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error, settled: Deadline) {
+        let reads = lock(&line.reads).fail(why, settled);
         reads.into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
         let offers = lock(&line.offers).fail(why);
         offers.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));

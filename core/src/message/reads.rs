@@ -92,7 +92,10 @@ impl Reads {
         if let Some(error) = &self.ended {
             return Err(error.clone().of("read"));
         }
-        if self.queue.len() + self.transfers.len() >= most {
+        // Parts of reads into devices are bounded on their own. They are told from reads only where that matters.
+        let reads = || self.queue.iter().filter(|reading| reading.transfer.is_none()).count();
+        let room = most.saturating_sub(self.transfers.len());
+        if self.queue.len() >= room && reads() >= room {
             let text = format!(
                 "{most} reads from this peer are under way; wait for some of them, or raise `with_reads`"
             );
@@ -375,8 +378,9 @@ impl Reads {
         late.into_iter().filter_map(end).collect()
     }
 
-    /// Ends all of them because of `why`. The place of data that is landing stays: its owner is the thread that pulls.
-    pub(super) fn fail(&mut self, why: &Error) -> Vec<Finished> {
+    /// Ends all of them because of `why`; devices that copy have until `settled`. The place of data that is landing stays: its owner is
+    /// the thread that pulls.
+    pub(super) fn fail(&mut self, why: &Error, settled: Deadline) -> Vec<Finished> {
         self.ended = Some(why.clone());
         self.mappings.clear();
         self.fetched.clear();
@@ -385,7 +389,7 @@ impl Reads {
         let reads = queue.into_iter().filter(|reading| reading.transfer.is_none());
         let mut all: Vec<Finished> =
             reads.filter_map(|reading| reading.end(Err(why.clone().of("read")))).collect();
-        all.extend(self.transfers.fail(why));
+        all.extend(self.transfers.fail(why, settled));
         // All began within half of the numbers.
         if let Some(first) =
             all.iter().map(|finished| finished.id).reduce(|a, b| if is_before(b, a) { b } else { a })

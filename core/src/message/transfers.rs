@@ -25,7 +25,7 @@ const COPIED: usize = 8 << 20;
 const MAX_COPIES: usize = 2;
 /// Tokens of mapped memory that are kept, and tokens of which it is kept that their memory cannot be mapped.
 const MAX_MAPPED: usize = 64;
-/// How long the end of a link waits for copies of its devices.
+/// How long the end of links waits for copies of their devices.
 const SETTLES: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// A read into the memory of a device.
@@ -112,6 +112,11 @@ pub(super) struct Transfers {
     unmappable: VecDeque<Token>,
     /// A buffer of a part that has ended.
     spare: Vec<u8>,
+}
+
+/// Until when links that end now wait for copies of their devices, all of them together.
+pub(super) fn settled() -> Deadline {
+    Deadline::after(SETTLES)
 }
 
 /// Whether read `one` was begun before read `other`; numbers wrap.
@@ -337,15 +342,13 @@ impl Transfers {
         }
     }
 
-    /// Ends all of them because of `why`, with what was held back, in order. Waits a moment for copies of devices: the caller may use the memory
-    /// again.
-    pub(super) fn fail(&mut self, why: &Error) -> Vec<Finished> {
-        let deadline = Deadline::after(SETTLES);
+    /// Ends all of them because of `why`, with what was held back, in order. Waits for copies of devices until `settled`: the caller may use
+    /// the memory again.
+    pub(super) fn fail(&mut self, why: &Error, settled: Deadline) -> Vec<Finished> {
         let mut ended = Vec::new();
         let mut deliver = |finished| ended.push(finished);
         for mut open in std::mem::take(&mut self.open) {
-            while open.copies.iter_mut().any(|copy| matches!(copy.is_done(), Ok(false)))
-                && !deadline.expired()
+            while open.copies.iter_mut().any(|copy| matches!(copy.is_done(), Ok(false))) && !settled.expired()
             {
                 std::thread::yield_now();
             }

@@ -36,7 +36,7 @@ impl Network {
 
     fn connect(&self, addresses: &[Address], local: Claims, deadline: Deadline) -> Result<Stream> {
         let not_yet = Deadline::after(self.not_yet.unwrap_or(NOT_YET));
-        let mut pause = Duration::from_millis(2);
+        let mut pauses = Pauses::new();
         loop {
             let mut last = Error::usage("connect", "no address to connect to");
             let mut again = false;
@@ -59,10 +59,7 @@ impl Network {
             if deadline.expired() {
                 return Err(Error::timeout("connect", "deadline passed while connecting").with_source(last));
             }
-            // Jitter keeps a thousand ranks that were turned away together from coming back together.
-            let jitter = u64::from(secret::random_bytes::<1>()?[0]);
-            std::thread::sleep((pause + pause.mul_f64(jitter as f64 / 256.0)).min(deadline.remaining()));
-            pause = (pause * 2).min(Duration::from_millis(200));
+            std::thread::sleep(pauses.next(deadline.remaining())?);
         }
     }
 
@@ -138,6 +135,29 @@ pub(crate) fn tells_of_loss(error: &Error) -> bool {
             !matches!(error.code(), libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EACCES)
         }
         _ => false,
+    }
+}
+
+/// The pauses between attempts: each twice as long as the one before, up to a limit, and up to twice as long again by chance.
+/// Without chance, a thousand ranks that were turned away together would come back together.
+struct Pauses {
+    shortest: Duration,
+}
+
+impl Pauses {
+    const FIRST: Duration = Duration::from_millis(2);
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    fn new() -> Self {
+        Self { shortest: Self::FIRST }
+    }
+
+    /// The next pause; the caller gives up when the time that is `left` has passed.
+    fn next(&mut self, left: Duration) -> Result<Duration> {
+        let [chance] = secret::random_bytes()?;
+        let pause = self.shortest + self.shortest * u32::from(chance) / 256;
+        self.shortest = (self.shortest * 2).min(Self::LIMIT);
+        Ok(pause.min(left))
     }
 }
 
@@ -256,6 +276,20 @@ impl SockAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit_and_differ_by_chance() {
+        let mut all: Vec<Pauses> = (0..200).map(|_| Pauses::new()).collect();
+        for shortest in [2, 4, 8, 16, 32, 64, 128, 200, 200].map(Duration::from_millis) {
+            let next = |pauses: &mut Pauses| pauses.next(Duration::MAX).unwrap();
+            let pauses: Vec<Duration> = all.iter_mut().map(next).collect();
+            assert!(pauses.iter().all(|pause| (shortest..shortest * 2).contains(pause)), "{pauses:?}");
+            let half = shortest * 3 / 2;
+            assert!(pauses.iter().any(|pause| *pause < half) && pauses.iter().any(|pause| *pause > half));
+        }
+        let left = Duration::from_millis(150);
+        assert_eq!(all[0].next(left).unwrap(), left);
+    }
 
     #[test]
     fn a_failure_that_is_this_processes_own_says_nothing_about_the_peer() {

@@ -1,7 +1,7 @@
 //! The thread that serves many links, listeners and other sockets: its events, its commands, its timers.
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ pub(super) struct Service {
     /// Acceptors that take the connections of a listener instead of the handler.
     acceptors: HashMap<u64, Acceptor>,
     pollables: HashMap<u64, Arc<dyn Pollable>>,
-    /// Pollables that have work of which no descriptor tells.
-    busy: Vec<u64>,
+    /// Pollables that have work of which no descriptor tells: each once, however often it is polled for other reasons.
+    busy: BTreeSet<u64>,
     /// Pollables that want to be asked at a time.
     due: Vec<(Instant, u64)>,
     /// Commands taken and not yet obeyed.
@@ -68,7 +68,7 @@ impl Service {
             listeners: HashMap::new(),
             acceptors: HashMap::new(),
             pollables: HashMap::new(),
-            busy: Vec::new(),
+            busy: BTreeSet::new(),
             due: Vec::new(),
             taken: VecDeque::new(),
             tick,
@@ -165,6 +165,8 @@ impl Service {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Add(link, decoder) => self.add(link, decoder, false),
+            // Whoever connected now would be closed at once.
+            Command::Listen(_) | Command::Accept(..) if self.stop_by.is_some() => {}
             Command::Listen(listener) => self.listen(self.next_id.fetch_add(1, Ordering::Relaxed), *listener),
             Command::Accept(id, listener, acceptor) => {
                 self.acceptors.insert(id, acceptor);
@@ -219,7 +221,7 @@ impl Service {
                 self.due.retain(|(_, other)| *other != id);
                 self.due.extend(at.map(|at| (at, id)));
             }
-            Next::Again => self.busy.push(id),
+            Next::Again => drop(self.busy.insert(id)),
             Next::Done => self.obey(Command::Forget(id)),
         }
     }

@@ -143,32 +143,47 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_signal_does_not_end_a_wait() {
+    /// Runs `waits` in a thread that hears a hundred signals meanwhile, and then `end`.
+    fn with_signals<T: Send>(waits: impl FnOnce() -> T + Send, end: impl FnOnce()) -> T {
         extern "C" fn ignore(_: libc::c_int) {}
         let handler: extern "C" fn(libc::c_int) = ignore;
         // SAFETY: the handler lives as long as the process and does nothing.
         unsafe { libc::signal(libc::SIGWINCH, handler as libc::sighandler_t) };
-        let (reader, mut writer) = UnixStream::pair().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| {
+            let thread = scope.spawn(|| {
                 // SAFETY: no arguments, cannot fail.
                 tell.send(unsafe { libc::pthread_self() }).unwrap();
-                wait(reader.as_fd(), READ, Deadline::after(Duration::from_secs(60)))
+                waits()
             });
-            let thread = told.recv().unwrap();
+            let id = told.recv().unwrap();
             for _ in 0..100 {
                 std::thread::sleep(Duration::from_millis(1));
-                if waits.is_finished() {
+                if thread.is_finished() {
                     break;
                 }
                 // SAFETY: the thread is not joined before the loop ends.
-                assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGWINCH) }, 0);
+                assert_eq!(unsafe { libc::pthread_kill(id, libc::SIGWINCH) }, 0);
             }
-            writer.write_all(b"x").unwrap();
-            assert!(waits.join().unwrap().unwrap(), "ready");
-        });
+            end();
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_signal_does_not_end_a_wait() {
+        let (reader, mut writer) = UnixStream::pair().unwrap();
+        let late = Deadline::after(Duration::from_secs(60));
+        let ready = with_signals(|| wait(reader.as_fd(), READ, late), || writer.write_all(b"x").unwrap());
+        assert!(ready.unwrap());
+    }
+
+    #[test]
+    fn a_signal_at_an_epoll_is_no_error() {
+        let epoll = Epoll::new().unwrap();
+        let mut ready = Vec::new();
+        with_signals(|| epoll.wait(60_000, &mut ready), || {}).unwrap();
+        assert!(ready.is_empty());
     }
 
     #[test]

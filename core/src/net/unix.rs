@@ -268,6 +268,74 @@ mod tests {
     }
 
     #[test]
+    fn whoever_makes_a_directory_clears_what_was_left_beside_it() {
+        let left = make_directory(&here()).unwrap();
+        let made = SocketDir::create().unwrap();
+        assert!(!left.exists(), "{}", left.display());
+        assert!(made.directory.is_absolute(), "{}", made.directory.display());
+    }
+
+    /// Roots may remove everything, and must not.
+    #[test]
+    fn what_is_of_another_user_is_not_removed() {
+        // SAFETY: no arguments, cannot fail.
+        if unsafe { libc::geteuid() } == 0 {
+            let folder = Folder::new("others");
+            let foreign = make_directory(&folder.0).unwrap();
+            std::os::unix::fs::chown(&foreign, Some(65534), None).unwrap();
+            sweep_in(&folder.0);
+            assert!(foreign.exists());
+        }
+    }
+
+    #[test]
+    fn a_directory_is_removed_once_and_by_its_own_process() {
+        let folder = Folder::new("once");
+        let mut made = SocketDir::create_in(&folder.0).unwrap();
+        // As a forked child sees it.
+        made.creator += 1;
+        made.remove();
+        assert!(made.directory.exists());
+        made.creator -= 1;
+        made.remove();
+        assert!(!made.directory.exists());
+        // Another process may have got the name.
+        std::fs::create_dir(&made.directory).unwrap();
+        made.remove();
+        assert!(made.directory.exists());
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_had_differs_from_one_that_another_has() {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let folder = Folder::new("locks");
+        let [first, second] = [(); 2].map(|()| File::open(&folder.0).unwrap());
+        assert!(try_lock(&first).unwrap());
+        assert!(!try_lock(&second).unwrap());
+        let bare = File::options().read(true).custom_flags(libc::O_PATH).open(&folder.0).unwrap();
+        assert_eq!(try_lock(&bare).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        let file = folder.0.join("file");
+        std::fs::write(&file, b"").unwrap();
+        assert!(lock_directory(&folder.0.join("missing")).unwrap().is_none());
+        let failed = lock_directory(&file.join("d")).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::NotADirectory);
+    }
+
+    /// The kernel knows no user at the other end of a TCP connection.
+    #[test]
+    fn a_peer_that_the_kernel_does_not_know_is_refused() {
+        use std::os::fd::AsFd;
+
+        let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+        check_peer(here.as_fd()).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stranger = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let error = check_peer(stranger.as_fd()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+    }
+
+    #[test]
     fn a_directory_is_not_taken_from_its_maker() {
         use crate::sync::{AtomicBool, Ordering};
 

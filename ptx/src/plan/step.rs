@@ -88,7 +88,7 @@ pub struct Signal {
     pub peer: Number,
     /// Offset of its inbound counter (u64) there.
     pub inbound: Number,
-    /// Publishes nothing.
+    /// Publishes nothing that this kernel did; what its stream did before it, the kernel's start has published (`kernel.start`).
     pub relaxed: bool,
 }
 

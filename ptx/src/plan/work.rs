@@ -110,7 +110,7 @@ pub fn unroll([sources, targets]: [usize; 2], packets: bool, single: bool, threa
         (true, ..) => 1,
         (false, 1, _) if single && !large => 8,
         (false, 1, _) => 4,
-        (false, 2, _) if single => 4,
+        (false, 2, _) if single && !large => 4,
         (false, 2, _) => 2,
         (false, 3 | 4, _) if single && !large => 2,
         (false, ..) => 1,

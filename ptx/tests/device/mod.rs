@@ -4,7 +4,10 @@
 //! On a machine with fewer devices than a test has ranks, ranks share devices.
 
 use std::ffi::{CString, c_int, c_uint, c_void};
+use std::io::Write as _;
+use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use aqueduct_ptx::abi::{ABORT_WORD_RUN, AbortClaim, AbortHandle, AbortRecord, DeviceStruct};
@@ -95,6 +98,18 @@ macro_rules! call {
     };
 }
 
+/// Where there are GPUs, says once that these tests do not run on them: whoever expects that sees it.
+fn tell_of_gpus() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if Path::new("/dev/nvidiactl").exists() {
+            let line = "NOT RUN: ptx/tests on GPUs: these run on the software device; set AQUEDUCT_DRIVER=cuda, or soft\n";
+            // Not by `eprintln`, which the test harness keeps.
+            std::io::stderr().write_all(line.as_bytes()).expect("standard error");
+        }
+    });
+}
+
 impl Machine {
     /// `ranks` ranks on as many devices as there are, all of which can reach each other.
     pub(crate) fn new(ranks: usize) -> Self {
@@ -102,7 +117,11 @@ impl Machine {
             Ok("cuda") => {
                 cuda_driver_sys::load(None).expect("AQUEDUCT_DRIVER=cuda needs the NVIDIA driver").table
             }
-            _ => cuda_soft::driver_table(),
+            Ok("soft") => cuda_soft::driver_table(),
+            _ => {
+                tell_of_gpus();
+                cuda_soft::driver_table()
+            }
         };
         call!(table, cuInit(0));
         let (mut devices, mut version) = (0, 0);

@@ -20,6 +20,7 @@ use super::timing::Session;
 use super::traced;
 use super::wide::choose;
 use crate::printable::printable;
+use crate::refusal::refuse;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -42,6 +43,15 @@ pub(crate) fn execute(args: &Args, plan: &Plan) -> Result<ExitCode> {
     let common = &args.common;
     let outlets = output::open(&common.results.files)?;
     let rank = Need::none().join()?;
+    let (ranks, size) = (plan.ranks.len(), rank.bootstrap.size());
+    if ranks != size as usize {
+        refuse!(
+            "the plan is one of {ranks} ranks and the job has {size}; start it with aqueduct run -n {ranks} --"
+        );
+    }
+    if let Some(path) = args.trace.as_ref().filter(|_| rank.is_root()) {
+        traced::probe(path)?;
+    }
     let session = Session::new(&rank);
     let shape = Shape::of_plan(plan, rank.bootstrap.size());
     let (least, most) = range(plan, session.software());

@@ -1,6 +1,7 @@
 //! `plan run --trace`: a call with the times of its operations, drawn and as JSON lines.
 
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -14,6 +15,7 @@ use super::shape::Shape;
 use super::timing::Session;
 use crate::plan::draw;
 use crate::plan::svg::Drawing;
+use crate::refusal::refuse;
 
 /// One operation: a line of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,6 +68,16 @@ pub(super) fn trace(
     let device = if session.software() { "the software device" } else { "devices" };
     let about = format!("{bytes} bytes, measured on {device}");
     draw::write(&Drawing { plan, timeline: &timeline, about: &about }, path)
+}
+
+/// Finds out whether both files can be written, before a long measurement. Leaves what they hold.
+pub(super) fn probe(path: &Path) -> Result<()> {
+    for path in [path, &beside(path)] {
+        if let Err(error) = OpenOptions::new().create(true).append(true).open(path) {
+            refuse!("cannot write {}: {error}; name another file with --trace", path.display());
+        }
+    }
+    Ok(())
 }
 
 /// The file of the data beside that of the drawing.

@@ -43,6 +43,33 @@ fn a_long_message_or_a_request_that_fails_ends_the_peer_at_once() {
     assert_ended(&read, 0);
 }
 
+/// Users may free the memory of what has ended: the wire, which could still bring or take something, is closed before.
+#[test]
+fn what_is_under_way_ends_after_its_wire() {
+    for fails in [true, false] {
+        let pair = pair(true);
+        let line = pair.to_b.member.sender("test").unwrap();
+        *lock(&pair.faults.line) = Arc::downgrade(line);
+        let exposed = pair.b.expose(vec![1; 100]).unwrap();
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (reads, sends) = (ended.clone(), ended.clone());
+        let done =
+            move |read: Result<Vec<u8>>| drop((read.unwrap_err(), reads.fetch_add(1, Ordering::AcqRel)));
+        pair.to_b.read(&exposed.token(), 0, vec![0; 100], SOON, done).unwrap();
+        let done =
+            move |sent: Result<Delivery>| drop((sent.unwrap_err(), sends.fetch_add(1, Ordering::AcqRel)));
+        assert_eq!(pair.to_b.send_long(1, b"", vec![1], SOON, done).unwrap(), Sent::Done);
+        if fails {
+            Faults::set(&pair.faults.push);
+            assert_eq!(pair.to_b.send(1, b"x").unwrap_err().kind(), ErrorKind::PeerLost);
+        } else {
+            pair.to_b.close(SOON).unwrap();
+        }
+        assert_eq!(*lock(&pair.faults.under_way), [[true; 2]], "fails: {fails}");
+        until(&[&pair.a], || ended.load(Ordering::Acquire) == 2);
+    }
+}
+
 /// Only progress sends here: an answer to a read.
 #[test]
 fn progress_that_cannot_send_ends_the_peer() {
@@ -193,6 +220,25 @@ fn a_closed_messenger_keeps_no_links() {
     pair.a.close(SOON).unwrap();
     assert!(lock(&engine.turn).links.is_empty() && lock(&engine.members).is_empty());
     assert!(pair.to_b.member.sender("test").unwrap().wire().is_none());
+}
+
+/// Nobody looks between the beginning and the end of a peer: both are told, in this order.
+#[test]
+fn a_peer_that_comes_and_goes_between_two_turns_is_told_of_in_that_order() {
+    let [a, b] = [0, 1].map(|rank| Messenger::new(rank, config(true)).unwrap());
+    let log = Arc::<Mutex<Vec<&str>>>::default();
+    let events = log.clone();
+    let on_peer = move |event| {
+        let event = if matches!(event, PeerEvent::Connected(_)) { "connected" } else { "gone" };
+        lock(&events).push(event);
+    };
+    b.on_peer(on_peer).unwrap();
+    let _to_b = a.connect(b.address(), SOON).unwrap();
+    until(&[], || !lock(&b.core.engine.members).is_empty());
+    let member = lock(&b.core.engine.members)[&0].clone();
+    b.core.engine.lose(&member, &Error::peer_lost("test", 0, "lost on purpose"));
+    until(&[&b], || lock(&log).len() == 2);
+    assert_eq!(*lock(&log), ["connected", "gone"]);
 }
 
 /// A peer that has closed and connected again is another one: what was under way with the earlier one ends, too.

@@ -9,6 +9,7 @@ use super::*;
 struct Slow {
     ends: Arc<AtomicBool>,
     begun: Arc<AtomicUsize>,
+    put: Arc<AtomicUsize>,
 }
 
 /// Memory of another process.
@@ -42,6 +43,7 @@ impl DeviceTarget for Slow {
     }
 
     fn put(&self, _: usize, _: &[u8]) -> Result<Option<Box<dyn Underway>>> {
+        self.put.fetch_add(1, Ordering::AcqRel);
         Ok(Some(Box::new(self.clone())))
     }
 
@@ -196,4 +198,67 @@ fn reads_that_wait_for_their_turn_are_bounded() {
     Faults::set(&slow.ends);
     until(&[owner, &reader], || lock(&devices.ends).len() == 10);
     assert!((0..10).map(|number| (number, None)).eq(lock(&devices.ends).iter().copied()));
+}
+
+/// Parts are the messenger's own, and bounded on their own.
+#[test]
+fn parts_of_a_read_into_a_device_are_no_reads() {
+    let devices = devices();
+    let other = devices.pair.a.expose(vec![1; LENGTH]).unwrap();
+    let reader = Messenger::new(2, config(true).with_reads(3, 4)).unwrap();
+    let peer = reader.connect(devices.pair.a.address(), SOON).unwrap();
+    let target = Target::new(Box::new(Slow::default()));
+    peer.read_into(&other.token(), 0, target, SOON, |_| {}).unwrap();
+    // The owner makes no progress, so its part stays in the queue.
+    for _ in 0..10 {
+        reader.poll().unwrap();
+    }
+    let read =
+        || peer.read(&other.token(), 0, vec![0; 10], SOON, |_| {}).map(drop).map_err(|error| error.kind());
+    assert_eq!([read(), read(), read()], [Ok(()), Ok(()), Err(ErrorKind::Exhausted)]);
+}
+
+/// A device that does not come to an end holds up the end of all links for a moment, not of each one.
+#[test]
+fn the_end_of_many_links_waits_for_their_devices_together() {
+    let devices = devices();
+    let reader = Messenger::new(2, config(true)).unwrap();
+    let owners = [3, 4, 5].map(|rank| Messenger::new(rank, config(true)).unwrap());
+    let mut exposed = Vec::new();
+    for (number, owner) in owners.iter().enumerate() {
+        let peer = reader.connect(owner.address(), SOON).unwrap();
+        exposed.push(owner.expose(vec![1; LENGTH]).unwrap());
+        let (slow, token) = (Slow::default(), exposed[number].token());
+        let target = Target::new(Box::new(slow.clone()));
+        peer.read_into(&token, 0, target, SOON, devices.note::<()>(number as u32)).unwrap();
+        until(&[owner, &reader], || slow.put.load(Ordering::Acquire) == 1);
+    }
+    let since = Instant::now();
+    reader.close(SOON).unwrap();
+    assert!(since.elapsed() < Duration::from_millis(2500), "{:?}", since.elapsed());
+    let mut ends = lock(&devices.ends).clone();
+    ends.sort_by_key(|(number, _)| *number);
+    assert_eq!(ends, [0, 1, 2].map(|number| (number, Some(ErrorKind::Stopped))));
+}
+
+/// The caller may use the memory again afterwards.
+#[test]
+fn the_end_of_a_link_waits_for_a_device_that_still_copies() {
+    let devices = devices();
+    let reader = Messenger::new(2, config(true)).unwrap();
+    let owner = Messenger::new(3, config(true)).unwrap();
+    let peer = reader.connect(owner.address(), SOON).unwrap();
+    let exposed = owner.expose(vec![1; LENGTH]).unwrap();
+    let slow = Slow::default();
+    let target = Target::new(Box::new(slow.clone()));
+    peer.read_into(&exposed.token(), 0, target, SOON, devices.note::<()>(0)).unwrap();
+    until(&[&owner, &reader], || slow.put.load(Ordering::Acquire) == 1);
+    let ends = Arc::clone(&slow.ends);
+    let device = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        ends.store(true, Ordering::Release);
+    });
+    reader.close(SOON).unwrap();
+    assert!(slow.ends.load(Ordering::Acquire), "it still copies");
+    device.join().unwrap();
 }

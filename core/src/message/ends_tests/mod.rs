@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::config::Wrap;
@@ -41,6 +41,9 @@ struct Faults {
     refused: AtomicUsize,
     /// The wire keeps what is pushed until this ends.
     holds: AtomicBool,
+    /// The link of the wire, and whether it had reads and long messages under way when the wire was closed.
+    line: Mutex<Weak<Line>>,
+    under_way: Mutex<Vec<[bool; 2]>>,
 }
 
 impl Faults {
@@ -172,6 +175,10 @@ impl Wire for Faulty {
     }
 
     fn close(&self, both: bool) {
+        if let Some(line) = lock(&self.faults.line).upgrade().filter(|_| both) {
+            let under_way = [!lock(&line.reads).is_empty(), lock(&line.offers).len() > 0];
+            lock(&self.faults.under_way).push(under_way);
+        }
         self.inner.close(both);
     }
 }

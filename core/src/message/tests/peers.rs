@@ -171,3 +171,23 @@ fn ranks_of_a_bootstrap_find_each_other() {
     }
     assert_eq!(all[0].peer(3, SOON).unwrap_err().kind(), ErrorKind::InvalidUsage);
 }
+
+/// Each closes in good order while the receiver does something else, and its rank comes back.
+#[test]
+fn what_earlier_generations_sent_before_they_left_arrives_before_their_end() {
+    let b = messenger(1);
+    let (events, seen) = (events(&b), Seen::new());
+    let add = seen.adder();
+    b.on(1, move |message| add(message.bytes()[0])).unwrap();
+    for life in 0..3 {
+        let a = messenger(0);
+        let peer = a.connect(b.address(), SOON).unwrap();
+        (0..2).for_each(|_| assert_eq!(peer.send(1, &[life]).unwrap(), Sent::Done));
+        a.close(SOON).unwrap();
+    }
+    until(&[&b], || events.len() == 6);
+    assert_eq!(seen.take(), [0, 0, 1, 1, 2, 2]);
+    for (index, event) in events.take().into_iter().enumerate() {
+        assert!(event.contains(["connected", "it left"][index % 2]), "{index}: {event}");
+    }
+}

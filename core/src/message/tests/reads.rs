@@ -1,6 +1,7 @@
 //! Remote reads by token.
 
 use super::*;
+use crate::sync::{AtomicU64, Ordering};
 
 /// The bytes that rank 1 exposes.
 fn pattern(length: usize) -> Vec<u8> {
@@ -179,4 +180,36 @@ fn messages_pass_between_the_pieces_of_a_large_read() {
     assert_eq!(order.len(), 0, "the message did not wait for the whole read");
     until(&[&a, &b], || order.len() == 1);
     assert_eq!(order.take(), [true]);
+}
+
+/// Reads end at their deadlines in one thread while another one sleeps, in whose place the first one sends.
+#[test]
+fn late_reads_end_while_another_thread_sleeps() {
+    const READS: u64 = 10;
+    let (a, b) = (Arc::new(messenger(0)), messenger(1));
+    let exposed = b.expose(pattern(100)).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let ended = Arc::new(AtomicU64::new(0));
+    for n in 0..READS {
+        let (told, patience) = (ended.clone(), Duration::from_millis(50 + 20 * n));
+        let count = move |outcome: Result<Vec<u8>>| {
+            assert!(outcome.is_err());
+            told.fetch_add(1, Ordering::SeqCst);
+        };
+        peer.read(&exposed.token(), 0, vec![0; 100], patience, count).unwrap();
+    }
+    let until = Instant::now() + SOON;
+    // Not joined: a thread that waits for itself would never come back.
+    for polls in [false, true] {
+        let (a, ended) = (a.clone(), ended.clone());
+        std::thread::spawn(move || {
+            while ended.load(Ordering::SeqCst) < READS && Instant::now() < until {
+                let _ = if polls { a.poll() } else { a.wait(Duration::from_millis(20)).map(|_| 0) };
+            }
+        });
+    }
+    while ended.load(Ordering::SeqCst) < READS {
+        assert!(Instant::now() < until, "{ended:?} of {READS} reads have ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -1,10 +1,15 @@
 //! Real sockets, real strangers.
 
+mod connecting;
 mod fds;
+mod frames;
 mod heartbeat;
+mod links;
+mod listening;
 mod other_users;
 mod pollables;
 mod reactor;
+mod stopping;
 mod strangers;
 mod trouble;
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::trouble::{narrow, serve, troubled};
 use super::*;
@@ -215,6 +215,16 @@ fn ticks_come_without_traffic_and_strangers_are_timed_out() {
 }
 
 #[test]
+fn ticks_come_no_more_often_than_they_should() {
+    let (sender, seen) = channel();
+    let (tick, start) = (Duration::from_millis(30), Instant::now());
+    let _reactor =
+        Reactor::start("test", ReactorConfig { tick: Some(tick) }, Box::new(Teller(sender))).unwrap();
+    assert!((0..4).all(|_| matches!(next(&seen), Seen::Tick)));
+    assert!(start.elapsed() >= 4 * tick);
+}
+
+#[test]
 fn what_was_posted_before_a_link_is_served_is_sent() {
     let (reactor, _seen) = reactor();
     let (mut server, client) = pair(&network());
@@ -309,6 +319,15 @@ pub(super) fn told(bad: bool) -> (Arc<Told>, Receiver<()>, Receiver<ErrorKind>) 
     let socket = idle();
     let ((polled, polls), (why, whys)) = (channel(), channel());
     (Arc::new(Told { socket, bad, polled, why }), polls, whys)
+}
+
+/// Returns when the service thread has obeyed what was asked of it, and has served what was there.
+pub(super) fn settle(reactor: &Reactor) {
+    for _ in 0..2 {
+        let (fence, polls, _whys) = told(false);
+        reactor.reserve().serve(fence);
+        polls.recv_timeout(Duration::from_secs(20)).expect("the service thread did not come");
+    }
 }
 
 /// Holds the service thread until `go` says something.

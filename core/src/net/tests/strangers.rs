@@ -158,6 +158,20 @@ fn a_listener_that_closes_before_it_answers_is_asked_again_and_one_that_breaks_o
 }
 
 #[test]
+fn a_peer_that_leaves_instead_of_proving_the_secret_is_asked_for_its_unique_id() {
+    let (mut listener, address) = listen(&network());
+    let mut peer = TcpStream::connect(address).unwrap();
+    let mut hello = [0; 64];
+    hello[..8].copy_from_slice(b"AQHS\x01\x00\x00\x00");
+    peer.write_all(&hello).unwrap();
+    assert_eq!(listener.accept(millis(50)).unwrap_err().kind(), ErrorKind::Timeout);
+    peer.read_exact(&mut [0; 96]).unwrap();
+    drop(peer);
+    let error = listener.accept(millis(50)).unwrap_err();
+    assert!(error.to_string().contains("without proving the job's secret"), "{error}");
+}
+
+#[test]
 fn who_has_said_something_is_kept_longer_than_who_has_not() {
     let (mut listener, address) = listen(&network().with_max_pending(2));
     let mut connect = |says: &[u8]| {

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::reactor::{Seen, next, reactor};
+use super::reactor::{Seen, next, reactor, settle};
 use super::*;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 use crate::wire::FrameHeader;
@@ -145,7 +145,9 @@ fn a_link_that_cannot_be_written_or_read_has_ended() {
 
 #[test]
 fn a_peer_that_sends_without_end_does_not_keep_a_link_that_has_failed() {
-    let (_reactor, seen, link, _server, trouble) = served();
+    let (reactor, seen, link, _server, trouble) = served();
+    // The service thread has read all that was sent.
+    settle(&reactor);
     trouble.frames.store(20_000, Ordering::Release);
     *lock(&trouble.write) = (libc::EPIPE, u32::MAX);
     link.post(1, b"").unwrap_err();
@@ -159,4 +161,49 @@ fn a_link_that_is_closed_ends_at_its_peer() {
     link.close();
     assert_eq!(server.recv(soon()).unwrap_err().kind(), ErrorKind::PeerLost);
     assert!(!lock(&trouble.ends)[0], "the peer may still have something to send");
+}
+
+#[test]
+fn a_reactor_that_stops_ends_its_links_in_one_direction_first() {
+    let (reactor, _seen, link, mut server, trouble) = served();
+    let reader = std::thread::spawn(move || server.recv(soon()).unwrap_err().kind());
+    drop(reactor);
+    assert_eq!(reader.join().unwrap(), ErrorKind::PeerLost);
+    assert!(!lock(&trouble.ends)[0], "the peer may still have something to send");
+    assert!(link.post(1, b"").is_err());
+}
+
+/// An event may tell of what is gone when the socket is read, or the last read took all.
+#[test]
+fn a_link_that_has_nothing_to_read_goes_on() {
+    let (_reactor, seen, link, mut server, trouble) = served();
+    *lock(&trouble.read) = (libc::EAGAIN, 2);
+    server.send(2, b"", soon()).unwrap();
+    assert!(matches!(next(&seen), Seen::Frame(id, 2, _) if id == link.id()));
+    assert_eq!(*lock(&trouble.read), (libc::EAGAIN, 0));
+}
+
+/// Sockets take all parts at once; what lies before them need not know of parts.
+#[test]
+fn a_layer_that_knows_no_parts_takes_the_first_that_is_not_empty() {
+    let (server, client, _trouble) = troubled();
+    let mut bytes = *b"abcde";
+    let part = |from: usize, to: usize, bytes: &mut [u8]| libc::iovec {
+        iov_base: bytes[from..].as_mut_ptr().cast(),
+        iov_len: to - from,
+    };
+    let mut parts = [(0, 0), (0, 3), (3, 5)].map(|(from, to)| part(from, to, &mut bytes));
+    // SAFETY: the parts lie in `bytes`, which lives and which nobody borrows meanwhile.
+    assert_eq!(unsafe { client.raw.write_parts(&parts) }.unwrap(), 3);
+    assert!(sys::wait(server.raw.fd(), sys::READ, soon()).unwrap());
+    let mut got = [0; 9];
+    assert_eq!(server.raw.read(&mut got, &mut Vec::new()).unwrap(), 3);
+    assert_eq!(got[..3], *b"abc");
+    assert_eq!(server.raw.write(b"vwxyz", &[]).unwrap(), 5);
+    assert!(sys::wait(client.raw.fd(), sys::READ, soon()).unwrap());
+    // SAFETY: as above.
+    assert_eq!(unsafe { client.raw.read_parts(&mut parts) }.unwrap(), 3);
+    assert_eq!(bytes, *b"vwxde");
+    // SAFETY: there is no part.
+    assert_eq!(unsafe { client.raw.read_parts(&mut []) }.unwrap(), 0);
 }

@@ -59,6 +59,22 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Whether every address of the call is there, and every buffer that peers have shown long enough: the stream would wait for ever for
+    /// the rest of a call of which a part was enqueued.
+    fn check_addresses(&self, lanes: &Lanes, kernel: Option<&Kernel>) -> Result<()> {
+        let kernels = kernel.into_iter().chain(lanes.lanes.iter().flat_map(Lane::kernels));
+        for &address in kernels.flat_map(|kernel| &kernel.addresses) {
+            self.address(address)?;
+        }
+        for step in lanes.lanes.iter().flat_map(|lane| &lane.steps) {
+            if let Step::Copy(copy) = step {
+                self.address(copy.target.address())?;
+                self.address(copy.source.address())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Enqueues a call on `stream`: `kernel`, if the rank has one, beside the blocks' work. `stream` retains each of `keep` until all
     /// of it is done.
     ///
@@ -72,6 +88,7 @@ impl Call<'_> {
         keep: impl Iterator<Item = KeepAlive> + Clone,
     ) -> Result<()> {
         let _enqueuing = lock(&lanes.enqueuing);
+        self.check_addresses(lanes, kernel)?;
         let forks = || lanes.lanes.iter().filter_map(|lane| lane.fork.as_ref());
         for (own, _) in forks() {
             if let Some(capture) = own.capture_id()?

@@ -155,6 +155,17 @@ mod tests {
     use super::super::lower::{Averages, Ways, lower};
     use super::*;
 
+    /// Where the grid is fixed, blocks have few threads up to four packets for each.
+    #[test]
+    fn short_messages_take_few_threads_where_the_grid_is_fixed() {
+        let form = Form { any_grid: false, lines: false };
+        let grids = |threads| Grids { blocks: 2, threads, form, widest: 1 };
+        assert_eq!([grids(257).few(), grids(256).few()], [Some(256), None]);
+        for (vectors, threads) in [(1, 256), (512, 256), (513, 512)] {
+            assert_eq!(grids(512).of_call(vectors), Grid { blocks: 2, threads });
+        }
+    }
+
     /// The form that a plan has is that of its kernels.
     #[test]
     fn plans_and_their_kernels_agree() {

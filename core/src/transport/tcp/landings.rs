@@ -45,9 +45,13 @@ impl<T> Landings<T> {
     /// A frame has come whose effect is there: it lands now, unless earlier ones have not. Whether it has.
     #[inline]
     pub(super) fn land_at_once(&mut self) -> bool {
-        let first = self.waiting.is_empty();
-        self.landed += u64::from(first);
-        first
+        // Not `landed += u64::from(first)`: rustc 1.95 forgets such a value once callers branch on it too (rust-lang/rust#158206),
+        // and `ci/undefined.sh` looks for that.
+        if !self.waiting.is_empty() {
+            return false;
+        }
+        self.landed += 1;
+        true
     }
 
     /// The next frame, or part of one, that lands now; none while it is not `done`.

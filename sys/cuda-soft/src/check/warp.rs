@@ -68,11 +68,9 @@ pub(super) const HOST: Place =
 
 impl Warp {
     pub(super) fn new(work: WorkId, device: usize, block: u32, warp: u16, known: &Arc<Clock>) -> Self {
+        // All that came before a kernel has been performed for everyone when it starts (docs/memory-model.md, `kernel.start`).
         let mut fences = Fences::default();
-        if block != STREAM {
-            // All that came before the kernel has been performed for everyone when it starts (docs/memory-model.md, `kernel.start`).
-            fences.add(Scope::Sys, Arc::clone(known));
-        }
+        fences.add(Scope::Sys, Arc::clone(known));
         let lane = Lane { tick: 1, known: Arc::clone(known), stale: Vec::new(), fences, seen: Vec::new() };
         let lanes = Box::new(std::array::from_fn(|_| lane.clone()));
         let place = Place { device, work, block };

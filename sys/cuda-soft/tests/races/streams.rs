@@ -171,6 +171,35 @@ fn the_start_of_a_kernel_publishes_what_its_stream_did() {
     }
 }
 
+/// Any thread of a kernel tells what the stream did before it.
+#[test]
+fn a_kernel_starts_in_each_of_its_threads() {
+    let tell = |block: u32, thread: u32| {
+        let chosen = format!(
+            ".reg .u32 %where;
+    .reg .pred %other;
+    mov.u32 %where, %ctaid.x;
+    setp.ne.u32 %other, %where, {block};
+    @%other bra DONE;
+    mov.u32 %where, %tid.x;
+    setp.ne.u32 %other, %where, {thread};
+    @%other bra DONE;
+    st.relaxed.sys.global.u32 [%data+4096], 1;
+DONE:"
+        );
+        TELL.replace("    st.weak.global.u32 [%data], 7;\n", "")
+            .replace("st.release.sys.global.u32 [%data+4096], 1;", &chosen)
+    };
+    for (block, thread) in [(0, 0), (0, 1), (0, 32), (1, 0), (1, 63)] {
+        let found = races(|devices| {
+            devices.launch(HEAR, 1, 1, 1);
+            fill(devices, 0);
+            devices.launch(&tell(block, thread), 0, 2, 64);
+        });
+        assert_eq!(found, 0, "block {block}, thread {thread}");
+    }
+}
+
 #[test]
 fn a_copy_that_nothing_orders_races_with_the_kernel_that_writes() {
     let host = std::cell::RefCell::new([0_u8; 64]);

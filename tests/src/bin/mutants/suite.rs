@@ -152,7 +152,7 @@ pub(crate) fn run(
         return End::TimedOut;
     }
     let signal = status.signal().filter(|_| ended);
-    let test = failed(&text).unwrap_or_else(|| format!("{} (signal {signal:?})", tests[0]));
+    let test = failed(&text, tests).unwrap_or_else(|| format!("{} (signal {signal:?})", tests[0]));
     End::Failed(test, text)
 }
 
@@ -188,12 +188,14 @@ fn is_failure(line: &str) -> bool {
     line.ends_with("FAILED") && !line.starts_with("test result")
 }
 
-/// The first test that the output calls failed.
-fn failed(output: &str) -> Option<String> {
+/// The first of `tests` that the output calls failed. It may contain the output of a test that one of them has started.
+fn failed(output: &str, tests: &[&str]) -> Option<String> {
     let mut running = None;
     for line in output.lines() {
         // The test's own output may stand between its name and its end.
-        if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+        if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+            && tests.contains(&test)
+        {
             running = Some(test);
         }
         if is_failure(line) {
@@ -210,9 +212,17 @@ mod tests {
     #[test]
     fn the_first_failed_test_is_found() {
         let output = "test a ... ok\ntest b::c ... noise\nFAILED\ntest a::d ... FAILED\n\nfailures:\n    a::d\n    b::c\n";
-        assert_eq!(failed(output).as_deref(), Some("b::c"));
-        assert_eq!(failed("test a ... ok\ntest b ... killed").as_deref(), Some("b"));
-        assert_eq!(failed("killed"), None);
+        let tests = ["a", "b::c", "a::d"];
+        assert_eq!(failed(output, &tests).as_deref(), Some("b::c"));
+        assert_eq!(failed("test a ... ok\ntest b::c ... killed", &tests).as_deref(), Some("b::c"));
+        assert_eq!(failed("killed", &tests), None);
+    }
+
+    /// Run again by its name, the inner one would pass: it is ignored.
+    #[test]
+    fn a_failed_test_that_another_one_has_started_is_not_taken_for_that() {
+        let output = "test a ... ok\ntest outer ... panicked: it said\ntest inner ... FAILED\nFAILED\n";
+        assert_eq!(failed(output, &["a", "outer"]).as_deref(), Some("outer"));
     }
 
     /// The run is ended by time while a process with a group of its own is there, and that ends, too.

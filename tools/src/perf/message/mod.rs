@@ -9,7 +9,7 @@ mod partner;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use aqueduct::Deadline;
 use aqueduct::internals::env;
 
@@ -68,7 +68,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         return partner::serve(deadline);
     }
     if job::is_rank()? {
-        bail!("perf {} starts its own second process; run it without a launcher", operation.name());
+        refuse!("perf {} starts its own second process; run it without a launcher", operation.name());
     }
     let (min, max) = match operation {
         Operation::Latency => (8, 8),

@@ -10,6 +10,7 @@ mod kernels;
 mod memory;
 mod multicast;
 mod peer;
+mod residency;
 mod streams;
 
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use super::{LIMIT, Rig, alone, close, everywhere, ranks};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind};
-use crate::gpu::{CaptureMode, GraphExec, Stream};
+use crate::gpu::{CaptureMode, GpuBuffer, GraphExec, Stream};
 
 const ELEMENTS: usize = 96;
 
@@ -95,6 +95,32 @@ fn copies_are_as_long_as_the_buffers_of_the_ranks_that_have_them() {
         rig.as_simulated(elements, None);
     }
     drop(rig);
+    close(&comms);
+}
+
+/// A rank that finds out that a peer's buffer is too short enqueues nothing, or its stream would wait for what it did not enqueue.
+#[test]
+fn a_call_that_is_refused_leaves_the_stream_idle() {
+    let _alone = alone();
+    let comms = ranks(2);
+    for plan in [copies::all_reduce(2), copies::all_gather(2)] {
+        let rig = rig(&comms, &plan);
+        let shown = everywhere(&comms, |comm| {
+            let bytes = if comm.rank() == 0 { 8 * ELEMENTS } else { 16 };
+            let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
+            rig.executors[comm.rank() as usize].prepare_buffers(&buffer, &buffer, LIMIT)
+        });
+        let (stream, reduction) = (&rig.sides[0].stream, plan.reductions().next());
+        let refused = rig.executors[0].execute_on(
+            stream,
+            shown[0].as_ref().unwrap(),
+            ELEMENTS,
+            Element::I32,
+            reduction,
+        );
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidUsage, "{}", plan.name);
+        stream.synchronize(LIMIT).unwrap();
+    }
     close(&comms);
 }
 
