@@ -122,11 +122,11 @@ pub(super) trait OneSided: Send + Sync {
     /// exposure to the next, or that of a copy. `None` if there is neither, or if the device cannot give rights to parts of it.
     fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Option<Stock>;
 
-    /// Lets the peer read `stock` as `exposure`, until the rights are revoked.
+    /// Lets the peer read `stock` as `exposure`, until the rights are revoked. `None` if the device has no room for that.
     ///
     /// # Errors
-    /// Those of the device.
-    fn show(&self, exposure: Exposure, stock: &Stock) -> Result<(RemoteRegion, Arc<dyn Rights>)>;
+    /// Those of the device. The owner's end of the pair has ended then.
+    fn show(&self, exposure: Exposure, stock: &Stock) -> Result<Option<(RemoteRegion, Arc<dyn Rights>)>>;
 
     /// The number of the reader's end, if it is connected.
     #[cfg(test)]

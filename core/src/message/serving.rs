@@ -249,7 +249,7 @@ fn give_key(
     let pair = admit()?;
     let exposure = (token.slot, token.age);
     match device.show(exposure, &stock) {
-        Ok((region, rights)) => {
+        Ok(Some((region, rights))) => {
             // The owner may have revoked the token meanwhile. Nobody has learned the key.
             let added = exposures.add_rights(token, &rights);
             if added.is_err() {
@@ -257,9 +257,11 @@ fn give_key(
             }
             added.ok().map(|()| Key { region, pair })
         }
+        Ok(None) => Some(Key { region: register()?, pair }),
         Err(error) => {
-            log::info!("memory that a peer reads is registered by itself: {error}");
-            Some(Key { region: register()?, pair })
+            log::info!("a peer's pair for reads has ended: {error}");
+            // By an earlier pair, the peer's next read fails, and then it makes another. A new one that has failed already is of no use to it.
+            if pair.is_some() { None } else { Some(Key { region: register()?, pair }) }
         }
     }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapRaw};
 
-use super::pairs::made_up;
+use super::naming::made_up;
+use super::regions::Regions;
 use crate::error::{Error, Result};
 use crate::net::random_bytes;
 use crate::rdma::{Access, MemoryRegion, ProtectionDomain};
@@ -55,11 +56,16 @@ pub(in crate::message) struct Held {
 }
 
 impl Copies {
-    /// A copy of `bytes`, in memory that is registered with `domain` for windows. `None` if there is no room, or if they are too many.
+    /// A copy of `bytes`, in memory that is registered with `domain` for windows; registrations in `kept` may make room. `None` if there is no room, or if they are too many.
     ///
     /// # Errors
     /// Those of a registration.
-    pub(super) fn copy(self: &Arc<Self>, domain: &ProtectionDomain, bytes: &[u8]) -> Result<Option<Held>> {
+    pub(super) fn copy(
+        self: &Arc<Self>,
+        domain: &ProtectionDomain,
+        kept: &Regions,
+        bytes: &[u8],
+    ) -> Result<Option<Held>> {
         for (class, (length, most)) in CLASSES.into_iter().enumerate() {
             if bytes.len() > length {
                 continue;
@@ -71,7 +77,7 @@ impl Copies {
             }
             state.made += usize::from(free.is_none());
             drop(state);
-            let place = free.map_or_else(|| Place::new(domain, length), Ok);
+            let place = free.map_or_else(|| Place::new(domain, kept, length), Ok);
             let mut place = place.inspect_err(|_| lock(&self.classes[class]).made -= 1)?;
             place.fill(bytes);
             let region = place.region.clone();
@@ -82,14 +88,15 @@ impl Copies {
 }
 
 impl Place {
-    fn new(domain: &ProtectionDomain, length: usize) -> Result<Self> {
+    fn new(domain: &ProtectionDomain, kept: &Regions, length: usize) -> Result<Self> {
         let failed = |error| Error::system("read", "no memory for copies", error);
         let memory = Arc::new(MmapRaw::from(MmapMut::map_anon(length).map_err(failed)?));
         let named = made_up(memory.as_mut_ptr().addr() as u64, u64::from_le_bytes(random_bytes()?));
-        // SAFETY: the mapping stays as long as the share in it that the region keeps, and is accessed through raw pointers only. The
-        // device reads what a window shows.
-        let region =
-            unsafe { domain.register_as(memory.as_mut_ptr(), length, named, Access::BIND, memory.clone()) }?;
+        let region = kept.making_room(|| {
+            // SAFETY: the mapping stays as long as the share in it that the region keeps, and is accessed through raw pointers only. The
+            // device reads what a window shows.
+            unsafe { domain.register_as(memory.as_mut_ptr(), length, named, Access::BIND, memory.clone()) }
+        })?;
         Ok(Self { region, memory, length, dirty: 0 })
     }
 
@@ -138,7 +145,7 @@ mod tests {
     #[test]
     fn places_are_given_out_once_and_used_again() {
         let (nic, copies) = (nic("null0"), Arc::new(Copies::default()));
-        let copy = |bytes: &[u8]| copies.copy(&nic.domain, bytes).unwrap();
+        let copy = |bytes: &[u8]| copies.copy(&nic.domain, &nic.regions, bytes).unwrap();
         let most: usize = CLASSES.iter().map(|(_, most)| most).sum();
         for round in 0..3 {
             let held: Vec<Held> = (0..most).map(|n| copy(&[n as u8; 1000]).unwrap()).collect();
@@ -157,7 +164,7 @@ mod tests {
     fn nothing_is_left_of_an_earlier_copy() {
         let (nic, copies) = (nic("null0"), Arc::new(Copies::default()));
         for length in [LONGEST, 70_000, 256 << 10, 0, 1, 64 << 10, 3] {
-            let held = copies.copy(&nic.domain, &vec![7; length]).unwrap().unwrap();
+            let held = copies.copy(&nic.domain, &nic.regions, &vec![7; length]).unwrap().unwrap();
             let bytes = all(&held);
             assert!(bytes.len() >= length && bytes[..length].iter().all(|byte| *byte == 7));
             assert!(bytes[length..].iter().all(|byte| *byte == 0), "{length} bytes");
@@ -169,8 +176,8 @@ mod tests {
         let (nic, copies) = (nic("null0"), Arc::new(Copies::default()));
         for _ in 0..2 * CLASSES[0].1 {
             crate::rdma::standin::refuse("ibv_reg_mr", libc::ENOMEM);
-            assert!(copies.copy(&nic.domain, &[1]).is_err());
+            assert!(copies.copy(&nic.domain, &nic.regions, &[1]).is_err());
         }
-        assert!(copies.copy(&nic.domain, &[1]).unwrap().is_some());
+        assert!(copies.copy(&nic.domain, &nic.regions, &[1]).unwrap().is_some());
     }
 }

@@ -60,7 +60,7 @@ impl Draft {
         let sends = MIN_SENDS.max(2 * (Head::BYTES + longest).div_ceil(PAYLOAD) as u32);
         let most = nic.context.attributes().max_work_requests;
         let depth = (sends + 2 * CREDITS).min(most);
-        let slots = Slots::new(&nic.domain, RECEIVES + sends, PACKET)?;
+        let slots = Slots::new(&nic.domain, &nic.regions, RECEIVES + sends, PACKET)?;
         let channel = nic.context.completion_channel()?;
         // Each request may fail, and a failure completes although it was not signalled.
         let completions = nic.context.completion_queue_with(depth + RECEIVES, &channel)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapRaw};
 
+use super::regions::Regions;
 use crate::error::{Error, Result};
 use crate::rdma::{Access, LocalRange, MemoryRegion, ProtectionDomain};
 use crate::volatile::VolatileSlice;
@@ -20,15 +21,16 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// `count` slots of `size` bytes each, registered with `domain`. They begin on a page of their own.
-    pub(super) fn new(domain: &ProtectionDomain, count: u32, size: usize) -> Result<Self> {
+    /// `count` slots of `size` bytes each, registered with `domain`; registrations in `kept` may make room. They begin on a page of their own.
+    pub(super) fn new(domain: &ProtectionDomain, kept: &Regions, count: u32, size: usize) -> Result<Self> {
         let length = count as usize * size;
         let failed = |error| Error::system("connect", "no memory for a queue pair", error);
         let memory = Arc::new(MmapRaw::from(MmapMut::map_anon(length).map_err(failed)?));
-        // SAFETY: the mapping stays as long as the share in it that the region keeps. Slots are accessed through raw pointers,
-        // and through references only between the completion of a request that writes there and the next one (`bytes`).
-        let region =
-            unsafe { domain.register(memory.as_mut_ptr(), length, Access::LOCAL_WRITE, memory.clone()) }?;
+        let region = kept.making_room(|| {
+            // SAFETY: the mapping stays as long as the share in it that the region keeps. Slots are accessed through raw pointers,
+            // and through references only between the completion of a request that writes there and the next one (`bytes`).
+            unsafe { domain.register(memory.as_mut_ptr(), length, Access::LOCAL_WRITE, memory.clone()) }
+        })?;
         Ok(Self { region, memory, count, size })
     }
 

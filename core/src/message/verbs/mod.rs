@@ -25,6 +25,7 @@ mod credits;
 mod draft;
 mod inbound;
 mod memory;
+mod naming;
 mod nic;
 mod offer;
 mod outbound;

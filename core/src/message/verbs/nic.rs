@@ -11,6 +11,8 @@ use crate::sync::{AtomicUsize, OnceLock, Ordering};
 
 /// Links of one messenger that read by their devices at a time; each holds memory for that. Further ones are sent the data.
 pub(super) const MAX_READERS: usize = 64;
+/// Requests for windows that a device may be late with, after which it is asked for no more: each has held up progress.
+const MAX_LATE: usize = 3;
 
 /// Whether a messenger uses an RDMA device, and which.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +36,8 @@ pub(in crate::message) struct Nic {
     failed: OnceLock<Error>,
     /// Links that read by it.
     readers: AtomicUsize,
+    /// Requests for windows with which it was late.
+    late: AtomicUsize,
     /// Registrations of shared memory.
     pub(super) regions: Arc<Regions>,
     /// Copies of short memory.
@@ -97,14 +101,25 @@ impl Nic {
         let context = context?;
         let port = context.active_port(settings)?;
         let domain = context.protection_domain()?;
-        let (failed, readers) = (OnceLock::default(), AtomicUsize::new(0));
+        let (failed, readers, late) = (OnceLock::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         let (regions, copies) = (Arc::default(), Arc::default());
-        Ok(Self { context, domain, port, settings: settings.clone(), failed, readers, regions, copies })
+        let settings = settings.clone();
+        Ok(Self { context, domain, port, settings, failed, readers, late, regions, copies })
     }
 
     /// Whether rights to parts of registered memory can be given to one peer and taken away again.
     pub(super) fn has_windows(&self) -> bool {
-        self.context.attributes().max_windows > 0
+        self.context.attributes().max_windows > 0 && self.late.load(Ordering::Relaxed) < MAX_LATE
+    }
+
+    /// Notes that the device did not change a window in time.
+    pub(super) fn window_was_late(&self) {
+        if self.late.fetch_add(1, Ordering::Relaxed) + 1 == MAX_LATE {
+            log::warn!(
+                "{}: memory windows take too long; memory that peers read is registered instead",
+                self.name()
+            );
+        }
     }
 
     /// Regions registered so far.

@@ -2,10 +2,14 @@
 //!
 //! A window shows one exposure to the peer of this pair and to nobody else. It is bound when the peer has proved its token, and
 //! invalidated when the token is revoked: both are requests of this queue pair, and neither registers memory. A window that was invalidated
-//! shows the next exposure.
+//! shows another exposure later.
+//!
+//! Callers are progress and dispatch, so nobody waits long: a device that does not carry a request out in [`PATIENCE`] loses the pair, and
+//! after some of those no more windows are used with it ([`Nic::has_windows`]).
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::nic::Nic;
@@ -16,24 +20,33 @@ use crate::rdma::{
     Access, CompletionQueue, MemoryWindow, QpAddress, QpOptions, QueuePair, ReadyToReceive, ReadyToSend,
     RemoteRegion,
 };
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Windows of one end that are bound at a time. Memory that is exposed beyond it is registered by itself.
 const MAX_WINDOWS: usize = 1024;
+/// Windows that take turns. A key has 8 bits that change with each binding, so that of one window comes again after 256: by then, no read with the
+/// earlier one may be left in the reader's queue, nor the key among those that it keeps (64).
+const TURNS: usize = 32;
 /// How long a device may take for a request that needs no peer; longer, and the pair is ended.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(50);
+/// It is asked so many times at least: on a machine that is overloaded, time passes while neither it nor this thread runs.
+const ASKED: u32 = 1000;
 
 /// An end until it is closed.
 #[derive(Debug)]
 pub(super) struct OwnerEnd {
     live: Mutex<Option<Live>>,
+    /// Set once the peer reads nothing more, so that nobody waits for the lock to learn it.
+    closed: AtomicBool,
+    nic: Arc<Nic>,
 }
 
 #[derive(Debug)]
 struct Live {
     // Windows go before the queue pair that has bound them.
     bound: HashMap<Exposure, (MemoryWindow, RemoteRegion)>,
-    free: Vec<MemoryWindow>,
+    /// Those that were used last at the back.
+    free: VecDeque<MemoryWindow>,
     queue_pair: Side,
     completions: CompletionQueue,
     requests: u64,
@@ -49,72 +62,89 @@ enum Side {
 impl OwnerEnd {
     /// An end on `nic`, connected to the reader's at `theirs`, and its address. What can never complete has `completions`.
     pub(super) fn new(
-        nic: &Nic,
+        nic: &Arc<Nic>,
         completions: &CompletionQueue,
         theirs: &QpAddress,
     ) -> Result<(Self, QpAddress)> {
-        let completions =
-            if nic.has_windows() { nic.context.completion_queue(2)? } else { completions.clone() };
+        let has_windows = nic.has_windows();
+        let completions = if has_windows { nic.context.completion_queue(2)? } else { completions.clone() };
         let options = QpOptions::default().with_max_send(2).with_max_inline(0);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
         let end = new.init(&nic.port, &nic.settings, Access::REMOTE_READ)?;
         let address = end.address();
         let end = end.connect(theirs)?;
-        let queue_pair =
-            if nic.has_windows() { Side::Binds(end.ready_to_send()?) } else { Side::Answers(end) };
-        let (bound, free) = (HashMap::new(), Vec::new());
-        let live = Live { bound, free, queue_pair, completions, requests: 0 };
-        Ok((Self { live: Mutex::new(Some(live)) }, address))
+        let queue_pair = if has_windows { Side::Binds(end.ready_to_send()?) } else { Side::Answers(end) };
+        let (bound, free) = (HashMap::new(), VecDeque::new());
+        let live = Mutex::new(Some(Live { bound, free, queue_pair, completions, requests: 0 }));
+        Ok((Self { live, closed: AtomicBool::new(false), nic: nic.clone() }, address))
     }
 
-    /// Lets the peer read `stock` as `exposure`, until that is revoked.
-    pub(super) fn show(&self, exposure: Exposure, stock: &Stock) -> Result<RemoteRegion> {
+    /// Lets the peer read `stock` as `exposure`, until that is revoked. `None` if there is no window for it.
+    ///
+    /// # Errors
+    /// Those of the device. The pair has ended then.
+    pub(super) fn show(&self, exposure: Exposure, stock: &Stock) -> Result<Option<RemoteRegion>> {
         let mut live = lock(&self.live);
         let Some(end) = &mut *live else {
             return Err(Error::new(ErrorKind::PeerLost, "read", "the pair for reads was closed"));
         };
         let shown = end.show(exposure, stock);
-        if end.is_broken(&shown) {
-            end.break_off();
+        if let Err(error) = &shown {
+            self.fail(&mut live, error);
         }
         shown
     }
 
     /// Ends it. The peer reads nothing more, also if others still know of this end.
     pub(super) fn close(&self) {
-        let mut live = lock(&self.live);
-        if let Some(mut end) = live.take() {
-            end.break_off();
-            // With the lock: who revokes something meanwhile waits until the windows are gone.
-            drop(end);
+        self.end(&mut lock(&self.live));
+    }
+
+    /// Ends it because a request has failed: it may still be carried out, so nothing is certain of its window.
+    fn fail(&self, live: &mut Option<Live>, error: &Error) {
+        if error.kind() == ErrorKind::Timeout {
+            self.nic.window_was_late();
         }
+        self.end(live);
+    }
+
+    /// With the lock, until all is gone: who revokes something meanwhile waits for that.
+    fn end(&self, live: &mut Option<Live>) {
+        if let Some(end) = live.take() {
+            end.abort();
+        }
+        self.closed.store(true, Ordering::Release);
     }
 }
 
 impl Live {
-    fn show(&mut self, exposure: Exposure, stock: &Stock) -> Result<RemoteRegion> {
+    fn show(&mut self, exposure: Exposure, stock: &Stock) -> Result<Option<RemoteRegion>> {
         if let Some((_, region)) = self.bound.get(&exposure) {
-            return Ok(*region);
+            return Ok(Some(*region));
         }
-        let Side::Binds(queue_pair) = &self.queue_pair else {
-            return Err(Error::new(ErrorKind::Unsupported, "read", "the device has no memory windows"));
-        };
-        if self.bound.len() >= MAX_WINDOWS {
-            let text = format!("{MAX_WINDOWS} pieces of memory are shown to one peer already");
-            return Err(Error::new(ErrorKind::Exhausted, "read", text));
+        if matches!(self.queue_pair, Side::Answers(_)) || self.bound.len() >= MAX_WINDOWS {
+            return Ok(None);
         }
-        let mut window = match self.free.pop() {
-            Some(window) => window,
-            None => stock.region().domain().window()?,
-        };
+        let Some(mut window) = self.window(stock) else { return Ok(None) };
+        let Side::Binds(queue_pair) = &self.queue_pair else { return Ok(None) };
         let range = (0, stock.length());
         let id = self.requests;
         self.requests += 1;
         let region = queue_pair.bind(&mut window, stock.region(), range, Access::REMOTE_READ, id)?;
-        // Of a request that has failed, or may still be under way, the window is of no use any more.
         self.wait(id)?;
         self.bound.insert(exposure, (window, region));
-        Ok(region)
+        Ok(Some(region))
+    }
+
+    /// The free window that was not used for longest; another one if too few take turns.
+    fn window(&mut self, stock: &Stock) -> Option<MemoryWindow> {
+        if self.free.len() < TURNS {
+            match stock.region().domain().window() {
+                Ok(window) => return Some(window),
+                Err(error) => log::debug!("no further window for memory that a peer reads: {error}"),
+            }
+        }
+        self.free.pop_front()
     }
 
     fn revoke(&mut self, exposure: Exposure) -> Result<()> {
@@ -125,34 +155,33 @@ impl Live {
             queue_pair.invalidate(&window, id)?;
             self.wait(id)?;
             window.invalidated();
-            self.free.push(window);
+            self.free.push_back(window);
         }
         Ok(())
     }
 
     /// Waits for the request `id`. No other one is outstanding.
+    ///
+    /// # Errors
+    /// `Timeout` if the device takes too long; what the request ended with.
     fn wait(&self, id: u64) -> Result<()> {
-        let (deadline, mut end) = (Deadline::after(PATIENCE), None);
+        let (deadline, mut end, mut asked) = (Deadline::after(PATIENCE), None, 0);
         loop {
             self.completions.poll(1, |completion| end = Some(completion))?;
+            asked += 1;
             match end {
                 Some(end) if end.id == id => {
                     return end.result.map(drop).map_err(|failure| failure.to_error("read"));
                 }
+                _ if asked < ASKED => {}
                 _ => deadline.check("read", "the device to change a window")?,
             }
             std::thread::yield_now();
         }
     }
 
-    /// Whether no request is executed any more after `outcome`. Without a window, or with too many, nothing was requested.
-    fn is_broken<T>(&self, outcome: &Result<T>) -> bool {
-        let harmless = [ErrorKind::Exhausted, ErrorKind::Unsupported];
-        outcome.as_ref().is_err_and(|error| !harmless.contains(&error.kind()))
-    }
-
-    /// Ends the queue pair, so that the peer reads nothing more, and gives the windows up.
-    fn break_off(&mut self) {
+    /// Ends the queue pair, so that the peer reads nothing more whatever becomes of the windows.
+    fn abort(&self) {
         let ended = match &self.queue_pair {
             Side::Answers(queue_pair) => queue_pair.abort(),
             Side::Binds(queue_pair) => queue_pair.abort(),
@@ -160,23 +189,48 @@ impl Live {
         if let Err(error) = ended {
             log::debug!("a queue pair for reads was left to end by itself: {error}");
         }
-        self.bound.clear();
-        self.free.clear();
     }
 }
 
 impl Rights for OwnerEnd {
     fn revoke(&self, exposure: Exposure) {
-        if let Some(end) = &mut *lock(&self.live)
+        let mut live = lock(&self.live);
+        if let Some(end) = &mut *live
             && let Err(error) = end.revoke(exposure)
         {
             // Often the peer has ended the pair before. What it may read now is nothing at all.
             log::debug!("a peer's pair for reads has ended: {error}");
-            end.break_off();
+            self.fail(&mut live, &error);
         }
     }
 
     fn is_closed(&self) -> bool {
-        lock(&self.live).is_none()
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::tests::nic;
+    use super::*;
+
+    /// A reader may have a key of memory that is not exposed any more, and the next memory is at the same address.
+    #[test]
+    fn no_key_comes_again_soon() {
+        let nic = nic("null0");
+        let channel = nic.context.completion_channel().unwrap();
+        let completions = nic.context.completion_queue(1).unwrap();
+        let theirs = super::super::reader::Unconnected::new(&nic, &channel).unwrap();
+        let (end, _) = OwnerEnd::new(&nic, &completions, &theirs.address()).unwrap();
+        let held = Arc::new(nic.copies.copy(&nic.domain, &nic.regions, &[7; 1000]).unwrap().unwrap());
+        let stock = Stock::new(held.region().clone(), 1000, Some(held));
+        let mut keys = HashSet::new();
+        for age in 0..TURNS as u32 * 255 {
+            let shown = end.show((0, age), &stock).unwrap().expect("there are windows");
+            assert!(keys.insert(shown.key()), "exposure {age}");
+            end.revoke((0, age));
+        }
     }
 }

@@ -5,12 +5,13 @@
 //! more, moves both ends of its pair to the error state; that is why messages have another one. The reader then makes a new pair,
 //! with a new key.
 //!
-//! The owner's end is never ready to send, and gives the right to read, nothing else: of memory that is registered for that, to
-//! those who name its address and key. Both come with the key. The address is made up, with 40 random bits, so that a peer that
+//! The owner's end sends nothing but requests for windows ([`OwnerEnd`]), and gives the right to read, nothing else: of memory that is
+//! registered for that or shown by a window, to those who name its address and key. Both come with the key. The address is made up, with 40 random bits, so that a peer that
 //! guesses keys finds nothing, and loses its pair at each attempt.
 
 use std::sync::Arc;
 
+use super::naming::made_up;
 use super::nic::Nic;
 use super::owner::OwnerEnd;
 use super::reader::{Reader, Unconnected};
@@ -27,9 +28,6 @@ use crate::sync::{Mutex, lock};
 
 /// Pairs that fail one after the other before a piece has come on any, after which no more are made.
 pub(super) const MAX_FAILURES: u32 = 3;
-/// The bits of an address that stay as they are: those within a huge page, so that the device may map by huge pages.
-const KEPT_BITS: u32 = 21;
-const RANDOM_BITS: u32 = 40;
 
 /// The pairs of one link.
 #[derive(Debug)]
@@ -116,9 +114,11 @@ impl Pairs {
     fn register_for(&self, bytes: &Lent, access: Access, keep: KeepAlive) -> Result<MemoryRegion> {
         let address = bytes.address().cast_mut();
         let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
-        // SAFETY: `keep` keeps the bytes readable and where they are (both callers). The device only reads them, here and for the peer,
-        // which tolerates everything that `Lent` allows others to do.
-        unsafe { self.nic.domain.register_as(address, bytes.len(), named, access, keep) }
+        self.nic.regions.making_room(|| {
+            // SAFETY: `keep` keeps the bytes readable and where they are (both callers). The device only reads them, here and for the peer,
+            // which tolerates everything that `Lent` allows others to do.
+            unsafe { self.nic.domain.register_as(address, bytes.len(), named, access, keep.clone()) }
+        })
     }
 }
 
@@ -250,22 +250,23 @@ impl OneSided for Pairs {
             return None;
         }
         if let Some(shared) = shared {
+            // One registration for all exposures: each is of all of it.
+            debug_assert_eq!((bytes.address(), bytes.len()), (shared.as_ptr().cast_const(), shared.len()));
             let register = || self.register_for(bytes, Access::BIND, shared.mapping());
             let region = nic.regions.get(shared, register);
             let region = region.inspect_err(|error| log::info!("no window can show shared memory: {error}"));
             return region.ok().map(|region| Stock::new(region, length, None));
         }
-        let held = nic.copies.copy(&nic.domain, bytes.stable()?);
+        let held = nic.copies.copy(&nic.domain, &nic.regions, bytes.stable()?);
         let held =
             held.inspect_err(|error| log::info!("short memory that peers read is not copied: {error}"));
         let held = held.ok().flatten()?;
         Some(Stock::new(held.region().clone(), length, Some(Arc::new(held))))
     }
 
-    fn show(&self, exposure: Exposure, stock: &Stock) -> Result<(RemoteRegion, Arc<dyn Rights>)> {
+    fn show(&self, exposure: Exposure, stock: &Stock) -> Result<Option<(RemoteRegion, Arc<dyn Rights>)>> {
         let end = lock(&self.owner).end.clone().ok_or_else(link_ended)?;
-        let region = end.show(exposure, stock)?;
-        Ok((region, end))
+        Ok(end.show(exposure, stock)?.map(|region| (region, end as Arc<dyn Rights>)))
     }
 
     #[cfg(test)]
@@ -279,23 +280,4 @@ impl OneSided for Pairs {
 
 fn link_ended() -> Error {
     Error::new(ErrorKind::PeerLost, "read", "the link has ended")
-}
-
-/// The address by which peers name memory at `address`: `random` bits above those within a huge page.
-pub(super) fn made_up(address: u64, random: u64) -> u64 {
-    let kept = address & ((1 << KEPT_BITS) - 1);
-    kept | (random & ((1 << RANDOM_BITS) - 1)) << KEPT_BITS
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_made_up_above_the_bits_of_a_huge_page() {
-        assert_eq!(made_up(0x7f12_3456_789a, 0), 0x0016_789a);
-        assert_eq!(made_up(0x7f12_3456_789a, u64::MAX), (1 << 61) - (1 << 21) + 0x0016_789a);
-        // The longest memory does not wrap around.
-        assert!(made_up(u64::MAX, u64::MAX).checked_add(1 << 62).is_some());
-    }
 }

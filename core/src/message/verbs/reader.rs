@@ -53,7 +53,7 @@ impl Unconnected {
     /// An end on `nic`, whose completions wake `channel`.
     pub(super) fn new(nic: &Arc<Nic>, channel: &CompletionChannel) -> Result<Self> {
         let place = nic.place()?;
-        let slots = Arc::new(Slots::new(&nic.domain, PIECES, PIECE)?);
+        let slots = Arc::new(Slots::new(&nic.domain, &nic.regions, PIECES, PIECE)?);
         let completions = nic.context.completion_queue_with(PIECES, channel)?;
         let options = QpOptions::default().with_max_send(PIECES).with_max_inline(0);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;

@@ -57,6 +57,19 @@ impl Regions {
         Ok(made)
     }
 
+    /// Registers memory with `register`. If the device has no room, for instance because too little memory may be locked, those that are only
+    /// kept for later make room. Those that windows show end with these.
+    pub(super) fn making_room(&self, register: impl Fn() -> Result<MemoryRegion>) -> Result<MemoryRegion> {
+        register().or_else(|error| {
+            let kept = std::mem::take(&mut *lock(&self.all));
+            if kept.is_empty() {
+                return Err(error);
+            }
+            drop(kept);
+            register()
+        })
+    }
+
     fn find(all: &mut [(u64, MemoryRegion)], number: u64) -> Option<MemoryRegion> {
         let index = all.iter().position(|(known, _)| *known == number)?;
         all[..=index].rotate_right(1);

@@ -7,7 +7,8 @@ use super::reading::{Both, bytes, failure};
 use super::*;
 use crate::error::ErrorKind;
 use crate::message::one_sided::PIECE;
-use crate::message::{Exposed, SharedMemory, Token};
+use crate::message::{Delivery, Exposed, Message, MessengerConfig, Sent, SharedMemory, Token};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Reads all of `token`, by the device if `by_device`, and with the owner's help in any case.
 #[track_caller]
@@ -157,8 +158,10 @@ fn without_windows_each_exposure_is_registered() {
     let both = Both::new();
     standin::refuse("ibv_alloc_mw", libc::ENOMEM);
     let exposed = both.exposed(&memory);
-    assert_eq!(standin::not_called(), 0);
+    let pair = both.pair();
+    assert!(standin::not_called() == 0 && pair.is_some());
     assert!(read(&both, &exposed.token(), true) == *memory);
+    assert_eq!(both.pair(), pair, "it costs no pair");
 }
 
 /// A device that does not invalidate a window in time loses the pair before the revocation returns.
@@ -171,12 +174,52 @@ fn a_window_that_is_not_invalidated_ends_the_pair() {
     // The owner's end was made next.
     standin::hold(pair + 1);
     exposed.revoke();
-    standin::release(pair + 1);
+    assert!(!standin::exists(pair + 1), "it is gone when the revocation returns");
     both.read(&token, 0, PIECE, 0);
     assert_eq!(failure(both.until(1, true)).0, ErrorKind::Remote);
     assert!(both.pair().is_none());
     let next = both.exposed(&memory);
     assert!(read(&both, &next.token(), true) == *memory);
+}
+
+/// Each time has held up the owner; so it stays at a few, whatever the number of pairs.
+#[test]
+fn a_device_that_is_late_again_and_again_is_asked_for_no_more_windows() {
+    let both = Both::new();
+    let memory = bytes(2 * PIECE);
+    for _ in 0..3 {
+        let exposed = both.exposed(&memory);
+        read(&both, &exposed.token(), true);
+        let owners_end = both.pair().unwrap() + 1;
+        standin::hold(owners_end);
+        exposed.revoke();
+        assert!(!standin::exists(owners_end));
+        // The reader finds out, and makes a new pair for the next.
+        both.read(&both.owner.expose(memory.clone()).unwrap().token(), 0, PIECE, 0);
+        both.until(1, true);
+    }
+    let mut before = both.owner.registrations();
+    for _ in 0..3 {
+        let exposed = both.exposed(&memory);
+        assert!(read(&both, &exposed.token(), true) == *memory);
+    }
+    assert_eq!(registered(&both, &mut before), 3);
+}
+
+/// As where too little memory may be locked.
+#[test]
+fn registrations_that_are_kept_make_room_for_others() {
+    let both = Both::new();
+    let shared = SharedMemory::allocate(PIECE).unwrap();
+    drop(both.owner.expose(&shared).map(|exposed| read(&both, &exposed.token(), true)).unwrap());
+    let held = both.registered_by_owner();
+    let memory = bytes(LONGEST + 1);
+    standin::refuse("ibv_reg_mr", libc::ENOMEM);
+    let exposed = both.exposed(&memory);
+    assert!(standin::not_called() == 0 && read(&both, &exposed.token(), true) == *memory);
+    assert_eq!(both.registered_by_owner(), held, "one for the other");
+    let again = both.owner.expose(&shared).unwrap();
+    assert_eq!(read(&both, &again.token(), true).len(), PIECE);
 }
 
 /// A link that ends takes its windows with it; what was exposed goes on, and is freed later.
@@ -196,4 +239,46 @@ fn windows_end_with_their_link() {
     }
     drop(exposed);
     drop(shared);
+}
+
+/// Sends `count` messages with long data of changing lengths, one after the other, from a messenger of `sender`; how many registrations it
+/// makes for them.
+fn registrations_of_long_messages(sender: MessengerConfig, count: usize) -> u64 {
+    let both = Both::with(sender, config("null0"));
+    let right = Arc::new(AtomicUsize::new(0));
+    let seen = right.clone();
+    let read = move |mut message: Message| {
+        let (long, seen) = (message.long().unwrap(), seen.clone());
+        let byte = message.bytes()[0];
+        let check = move |read: Result<Vec<u8>>| {
+            seen.fetch_add(usize::from(read.unwrap().iter().all(|b| *b == byte)), Ordering::Relaxed);
+        };
+        long.read(vec![!byte; long.len()], 10 * SOON, check).unwrap();
+    };
+    both.owner.on(9, read).unwrap();
+    let before = both.reader.registrations();
+    for number in 0..count {
+        let data = vec![number as u8; PIECE + number * 7919 % (3 * PIECE)];
+        let delivered = Arc::new(AtomicUsize::new(0));
+        let done = delivered.clone();
+        let ended = move |outcome: Result<Delivery>| {
+            done.store(1 + usize::from(outcome.unwrap() != Delivery::Delivered), Ordering::Relaxed);
+        };
+        assert_eq!(both.peer.send_long(9, &[number as u8], data, 10 * SOON, ended).unwrap(), Sent::Done);
+        let deadline = Deadline::after(SOON);
+        while delivered.load(Ordering::Relaxed) == 0 {
+            both.settle();
+            assert!(!deadline.expired(), "message {number}");
+        }
+        assert_eq!(delivered.load(Ordering::Relaxed), 1);
+    }
+    assert_eq!(right.load(Ordering::Relaxed), count, "every byte is right");
+    both.reader.registrations() - before
+}
+
+#[test]
+fn messages_with_long_data_register_once_for_each_length_of_places() {
+    let old = config("null0").with_verbs_library(Verbs::from_table(standin::without_windows(), "old"));
+    assert_eq!(registrations_of_long_messages(old, 300), 300, "without windows, each of them");
+    assert_eq!(registrations_of_long_messages(config("null0"), 300), 2);
 }
