@@ -352,7 +352,10 @@ impl Default for Allowed {
 const TIME: &str = "a positive number of seconds, or a time such as 500ms, 5s or 2m";
 
 fn invalid(name: &str, value: &str, wanted: &str) -> Error {
-    Error::usage("environment", format!("{PREFIX}{name}={value} is not valid; it takes {wanted}"))
+    Error::usage(
+        "environment",
+        format!("{PREFIX}{name}={} is not valid; it takes {wanted}", value.escape_debug()),
+    )
 }
 
 /// A whole number within `range`.

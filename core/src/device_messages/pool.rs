@@ -23,8 +23,11 @@ struct Stock {
     memory: Arc<PinnedBuffer>,
     free: Mutex<Vec<usize>>,
     /// Of each block, the copy that ends its use, whether somebody waits for that or not.
-    last_copies: Mutex<[Option<(Arc<Event>, Weak<Block>)>; BLOCKS]>,
+    last_copies: Mutex<[Option<LastCopy>; BLOCKS]>,
 }
+
+/// What the block is free behind: the copy's event. The stream has the block until then.
+type LastCopy = (Arc<Event>, Weak<Block>);
 
 /// A block of pinned memory, until it is given back or dropped.
 pub(super) struct Block {

@@ -44,6 +44,7 @@ impl Key {
         Self(hasher.finalize().into())
     }
 
+    /// Its name in the folder, without an extension.
     fn name(self) -> String {
         self.0.iter().fold(String::new(), |mut name, byte| {
             // Writing into a string cannot fail.
@@ -51,6 +52,13 @@ impl Key {
             name
         })
     }
+}
+
+/// Whether the name of a file begins as those of this cache: with a key.
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (key, rest) = name.split_at_checked(2 * size_of::<Key>()).unwrap_or_default();
+    rest.starts_with('.') && key.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// A folder of compiled kernels.
@@ -119,6 +127,10 @@ impl<'a> DiskCache<'a> {
         let mut complete: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
         for entry in fs::read_dir(self.folder)? {
             let path = entry?.path();
+            // The folder may be one that the user keeps other files in.
+            if !is_ours(&path) {
+                continue;
+            }
             // Another process may remove it meanwhile.
             let Ok(about) = fs::metadata(&path) else { continue };
             let modified = about.modified()?;
@@ -263,11 +275,18 @@ mod tests {
             aged(key, age);
         }
         assert!(cache.read(keys[0]).is_some(), "used again, it is the youngest");
-        let abandoned = folder.0.join("x.1.0.unfinished");
+        let abandoned = folder.0.join(format!("{}.1.0.unfinished", keys[0].name()));
         fs::write(&abandoned, b"").unwrap();
         let long_ago = SystemTime::now() - 2 * ABANDONED;
         File::open(&abandoned).unwrap().set_modified(long_ago).unwrap();
+        // The user's own.
+        let foreign = ["mine.kernel", "x.1.0.unfinished", "photo.jpg"].map(|name| folder.0.join(name));
+        for path in &foreign {
+            fs::write(path, vec![1; 10_000]).unwrap();
+            File::open(path).unwrap().set_modified(long_ago).unwrap();
+        }
         cache.write(Key::of(&["d"]), &[7; 10]);
+        assert!(foreign.iter().all(|path| path.exists()));
         assert_eq!(keys.map(|key| cache.path(key).exists()), [true, false, true]);
         assert!(!abandoned.exists());
     }

@@ -230,8 +230,9 @@ impl Core {
         });
         let added = member.add_line(line.clone());
         drop(members);
-        if let Some(stale) = stale.filter(|stale| stale.generation != hello.generation) {
-            self.engine.replace(stale);
+        if let Some(stale) = stale {
+            let restarted = stale.generation != hello.generation;
+            self.engine.replace(stale, restarted);
         }
         added?;
         if accepted {

@@ -62,8 +62,8 @@ pub(super) struct Turn {
 pub(super) enum Arrival {
     /// A new link of the peer.
     Link(Arc<Line>),
-    /// Its rank has connected under another generation.
-    Successor,
+    /// Its rank has connected anew: in a later life, or under another generation.
+    Successor { restarted: bool },
 }
 
 impl Engine {
@@ -105,9 +105,9 @@ impl Engine {
         self.arrive(member, Arrival::Link(line));
     }
 
-    /// Ends `member`, which another process has taken the place of, in the next turn: what it sent before may lie unread.
-    pub(super) fn replace(&self, member: Arc<Member>) {
-        self.arrive(member, Arrival::Successor);
+    /// Reads what `member` sent, whose rank has connected anew, before that link is served; and ends it, if it is another process that has.
+    pub(super) fn replace(&self, member: Arc<Member>, restarted: bool) {
+        self.arrive(member, Arrival::Successor { restarted });
     }
 
     fn arrive(&self, member: Arc<Member>, arrival: Arrival) {

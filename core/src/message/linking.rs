@@ -22,9 +22,12 @@ impl Engine {
         let arrivals = std::mem::take(&mut *lock(&self.arrivals));
         let count = arrivals.len();
         for (member, arrival) in arrivals {
-            let Arrival::Link(line) = arrival else {
-                self.end_replaced(turn, &member);
-                continue;
+            let line = match arrival {
+                Arrival::Link(line) => line,
+                Arrival::Successor { restarted } => {
+                    self.end_replaced(turn, &member, restarted);
+                    continue;
+                }
             };
             if member.end().is_none() {
                 member.arrive();
@@ -96,13 +99,19 @@ impl Engine {
         ended.len()
     }
 
-    /// Ends a peer whose rank has come back under another generation. What its links have brought is taken first: it may have left in
-    /// good order while nobody looked.
-    fn end_replaced(&self, turn: &mut Turn, member: &Arc<Member>) {
+    /// Takes what the links of a peer have brought whose rank has connected anew, and ends it: it may have left in good order while nobody
+    /// looked. If only the end of a link is still on its way, and its process lives, that link is read to its own end.
+    fn end_replaced(&self, turn: &mut Turn, member: &Arc<Member>, restarted: bool) {
+        if member.end().is_some() {
+            return;
+        }
         let last = turn.links.of(member).into_iter().filter_map(|token| self.last_words(turn, token)).last();
+        let why = match &last {
+            Some(left) => left.message(),
+            None if restarted => "it came back under another generation",
+            None => return,
+        };
         self.forget(turn, member);
-        let why =
-            last.map_or("it came back under another generation".into(), |left| left.message().to_owned());
         self.lose(member, &Error::peer_lost("recv", member.rank, why));
     }
 

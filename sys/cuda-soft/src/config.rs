@@ -116,7 +116,9 @@ impl Config {
     /// # Errors
     /// A sentence that names the variable whose value is invalid.
     pub fn from_env() -> Result<Self, String> {
-        Self::from_lookup(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        // What is no UTF-8 is no value of any variable, and is refused as such.
+        let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Self::from_lookup(|name| get(name).filter(|value| !value.is_empty()))
     }
 
     /// Like [`from_env`](Self::from_env), with `get` as the source of variables.
@@ -128,7 +130,7 @@ impl Config {
         let lacks = Lacks::default().words().map(|(name, _)| name);
         let field = |name: &str, wanted: &str, set: &mut dyn FnMut(&str) -> Option<()>| match get(name) {
             Some(text) if set(text.trim()).is_none() => {
-                Err(format!("{name}={text} is not valid; it takes {wanted}"))
+                Err(format!("{name}={} is not valid; it takes {wanted}", text.escape_debug()))
             }
             _ => Ok(()),
         };

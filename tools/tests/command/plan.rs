@@ -333,6 +333,21 @@ fn a_measured_call_is_drawn() {
     [plan, svg, &data].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
+/// Usage errors of a job, before anything is measured.
+#[test]
+fn runs_of_other_ranks_or_with_a_drawing_nowhere_are_refused() {
+    let path = file("unrun", &one_shot());
+    let plan = path.to_str().unwrap();
+    let job = |ranks, more: &[&str]| {
+        let begin = ["run", "--no-prefix", "-n", ranks, "--", "aqueduct", "plan", "run", plan, "-e", "1K"];
+        run(&mut aqueduct(&[&begin[..], more].concat())).exited(2)
+    };
+    job("3", &[]).says(&["the plan is one of 2 ranks and the job has 3; start it with aqueduct run -n 2 --"]);
+    let nowhere = job("2", &["--trace", "/nonexistent/x.svg"]);
+    nowhere.says(&["cannot write /nonexistent/x.svg", "name another file with --trace"]);
+    std::fs::remove_file(path).unwrap();
+}
+
 /// Arguments and plans of which nothing would be learned, or that would take all memory.
 #[test]
 fn simulations_that_are_refused() {

@@ -191,3 +191,22 @@ fn what_earlier_generations_sent_before_they_left_arrives_before_their_end() {
         assert!(event.contains(["connected", "it left"][index % 2]), "{index}: {event}");
     }
 }
+
+/// A messenger closes its links and connects again, each time with a message, while the receiver does something else.
+#[test]
+fn lives_of_one_messenger_are_served_in_their_order() {
+    let (a, b) = (messenger(0), messenger(1));
+    let (events, seen) = (events(&b), Seen::new());
+    let add = seen.adder();
+    b.on(1, move |message| add(message.bytes()[0])).unwrap();
+    for life in 0..5 {
+        let peer = a.connect(b.address(), SOON).unwrap();
+        assert_eq!(peer.send(1, &[life]).unwrap(), Sent::Done);
+        peer.close(SOON).unwrap();
+    }
+    until(&[&b], || events.len() == 10);
+    assert_eq!(seen.take(), [0, 1, 2, 3, 4]);
+    for (index, event) in events.take().into_iter().enumerate() {
+        assert!(event.contains(["connected", "it left"][index % 2]), "{index}: {event}");
+    }
+}
