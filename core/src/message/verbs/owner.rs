@@ -28,7 +28,7 @@ const MAX_WINDOWS: usize = 1024;
 /// earlier one may be left in the reader's queue, nor the key among those that it keeps (64).
 const TURNS: usize = 32;
 /// How long a device may take for a request that needs no peer; longer, and the pair is ended.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(100);
 /// It is asked so many times at least: on a machine that is overloaded, time passes while neither it nor this thread runs.
 const ASKED: u32 = 1000;
 
