@@ -26,6 +26,8 @@ pub(super) struct SendQueue {
     window: Window,
     batch: Batch,
     in_flight: InFlight<Used>,
+    /// Reads were added whose data a later request may send, or whose source it may overwrite.
+    unfenced: bool,
 }
 
 /// A request to the NIC.
@@ -62,10 +64,16 @@ impl WorkRequest<'_> {
 impl SendQueue {
     pub(super) fn new(queue_pair: QueuePair<ReadyToSend>) -> Self {
         let window = Window::new(queue_pair.max_send(), SIGNAL_EVERY);
-        Self { queue_pair, window, batch: Batch::with_capacity(64), in_flight: InFlight::new() }
+        Self {
+            queue_pair,
+            window,
+            batch: Batch::with_capacity(64),
+            in_flight: InFlight::new(),
+            unfenced: false,
+        }
     }
 
-    /// Adds a request; false if there is no room now.
+    /// Adds a request; false if there is no room now. With `fence` it begins only after the reads before it on this queue.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -89,7 +97,10 @@ impl SendQueue {
             WorkRequest::Immediate(immediate) => self.batch.immediate(immediate),
         };
         let made = made.id(id).signalled_if(signal);
-        if fence {
+        if matches!(request, WorkRequest::Read(..)) {
+            self.unfenced = true;
+        } else if fence && std::mem::take(&mut self.unfenced) {
+            // Holds up those behind it, too.
             made.fence();
         }
         if let Some((local, remote)) = keep {
