@@ -151,8 +151,10 @@ impl State {
                 if spread { order::queue_of(destination + *done, queues.len()) } else { (0, at.len()) };
             let size = (at.len() - *done).min(most).min(*max_message);
             let to = at.part(*done, size)?;
+            let queue = &mut queues[place];
             let request = match host {
-                Some((host, offset)) if size as usize <= *max_inline => {
+                // What an earlier read brings is not there to be copied.
+                Some((host, offset)) if size as usize <= *max_inline && !queue.is_reading() => {
                     // All of it: no NIC cuts so little.
                     let from = host.memory().slice(offset, size as usize)?;
                     WorkRequest::Copied(from, to)
@@ -160,7 +162,7 @@ impl State {
                 _ if read => WorkRequest::Read(local.range(offset + *done, size)?, to),
                 _ => WorkRequest::Write(local.range(offset + *done, size)?, to),
             };
-            if !queues[place].push(request, !read, false, Some((Some(local), remote)))? {
+            if !queue.push(request, !read, false, Some((Some(local), remote)))? {
                 return Ok(false);
             }
             *done += size;

@@ -28,6 +28,8 @@ pub(super) struct SendQueue {
     in_flight: InFlight<Used>,
     /// Reads were added whose data a later request may send, or whose source it may overwrite.
     unfenced: bool,
+    /// All reads so far are done when so many requests are.
+    reads: u64,
 }
 
 /// A request to the NIC.
@@ -70,6 +72,7 @@ impl SendQueue {
             batch: Batch::with_capacity(64),
             in_flight: InFlight::new(),
             unfenced: false,
+            reads: 0,
         }
     }
 
@@ -99,6 +102,7 @@ impl SendQueue {
         let made = made.id(id).signalled_if(signal);
         if matches!(request, WorkRequest::Read(..)) {
             self.unfenced = true;
+            self.reads = id + 1;
         } else if fence && std::mem::take(&mut self.unfenced) {
             // Holds up those behind it, too.
             made.fence();
@@ -157,6 +161,11 @@ impl SendQueue {
     /// Requests that have completed.
     pub(super) fn done(&self) -> u64 {
         self.window.done()
+    }
+
+    /// Whether memory here may still change by a read.
+    pub(super) fn is_reading(&self) -> bool {
+        self.window.done() < self.reads
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -172,3 +172,22 @@ fn transfers_wait_for_other_queue_pairs_only_where_they_touch() {
         rig.flush();
     });
 }
+
+/// Host memory that a small write copies into the request must not be copied before an earlier read has filled it.
+#[test]
+fn a_small_write_sends_what_an_earlier_read_has_brought() {
+    for queue_pairs in [1, 2] {
+        with_ends(&endpoint().with_queue_pairs(queue_pairs), |rig| {
+            rig.theirs.memory().write(0, &[4; 64]).unwrap();
+            rig.hold();
+            // The second is fenced no more, and still behind the read.
+            assert!(rig.read(0, 0, 64) && rig.write(1000, 0, 64) && rig.write(2000, 0, 64));
+            rig.near.kick().unwrap();
+            rig.release();
+            rig.flush();
+            for at in [1000, 2000] {
+                assert_eq!(bytes(&rig.theirs, at, 64), [4; 64], "at {at}");
+            }
+        });
+    }
+}
