@@ -36,6 +36,40 @@ impl Stream {
         Ok(())
     }
 
+    /// Lets later work begin only after the work that dropped streams, whose handles are `dropped`, have still to do, if it is to
+    /// `follow` them. Leaves only the handles of those that have some. A handle may meanwhile be another stream's, which is followed in vain.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(super) fn follow_dropped(&self, dropped: &mut Vec<usize>, follow: bool) -> Result<()> {
+        let (context, mut busy) = (self.context(), Vec::new());
+        let followed = context.each_retired(|stream, event| {
+            if !dropped.contains(&stream.addr()) {
+                return Ok(());
+            }
+            busy.push(stream.addr());
+            if !follow {
+                return Ok(());
+            }
+            let recorded;
+            let event = match event {
+                Some(event) => event,
+                None => {
+                    recorded = Event::new(context)?;
+                    // SAFETY: the stream is alive during this call.
+                    unsafe { recorded.record_raw(stream) }?;
+                    recorded.raw()
+                }
+            };
+            // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
+            unsafe { call!(context.driver(), cuStreamWaitEvent(self.handle(), event, 0)) }
+        });
+        if followed.is_ok() {
+            dropped.retain(|handle| busy.contains(handle));
+        }
+        followed
+    }
+
     /// Whether all its work is done. If so, it forgets what that work gave up, for the next who uses it: that is told to whoever
     /// waits for events of the work.
     ///

@@ -15,11 +15,9 @@ use cuda_driver_sys::{CUevent, CUstream};
 use super::context::{Context, RelaxedCapture};
 use super::device::Device;
 use super::driver::{Driver, call};
-use super::event::Event;
 use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::query::{is_idle, is_reached};
-use super::stream::Stream;
 use crate::error::Result;
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
@@ -59,7 +57,7 @@ struct Watched {
 unsafe impl Send for Watched {}
 
 /// A dropped stream whose work was not done.
-#[expect(dead_code, reason = "kept is held, not read: until the work is done")]
+#[expect(dead_code, reason = "context and kept are held, not read: until the work is done")]
 pub(super) struct Retired {
     pub(super) context: Context,
     /// Destroyed when its work is done, if `owned`.
@@ -296,16 +294,16 @@ impl Context {
         lock(&reaper.state).retired.push(retired);
     }
 
-    /// Puts `next` behind the work that dropped streams, whose handles are `dropped`, have still to do, if it is to `follow` them. Leaves
-    /// only the handles of those that have some. A handle may meanwhile be another stream's, which is followed in vain.
-    pub(super) fn follow_retired(&self, next: &Stream, dropped: &mut Vec<usize>, follow: bool) -> Result<()> {
+    /// Calls `f` for each dropped stream whose work was not done at the last look: with its handle, if it is ours, or an event behind its
+    /// work. Both are valid during the call only.
+    pub(super) fn each_retired(
+        &self,
+        mut f: impl FnMut(CUstream, Option<CUevent>) -> Result<()>,
+    ) -> Result<()> {
         let _entered = self.enter()?;
         // Locked throughout: nobody destroys an event or a stream of the list meanwhile.
         let state = lock(&self.slot::<Arc<Reaper>>().state);
-        let of = |handle: usize| state.retired.iter().filter(move |retired| retired.stream.addr() == handle);
-        dropped.retain(|handle| of(*handle).next().is_some());
-        let followed = dropped.iter().filter(|_| follow);
-        followed.flat_map(|handle| of(*handle)).try_for_each(|retired| retired.precede(next))
+        state.retired.iter().try_for_each(|retired| f(retired.stream, retired.event))
     }
 
     fn run(&self, action: Action, then: Option<Box<dyn FnOnce() + Send>>) {
@@ -356,22 +354,6 @@ impl Retired {
             None => is_idle(driver, self.stream),
             Some(event) => is_reached(driver, event),
         }
-    }
-
-    /// Puts what comes on `next` behind its work.
-    fn precede(&self, next: &Stream) -> Result<()> {
-        let recorded;
-        let event = match self.event {
-            Some(event) => event,
-            None => {
-                recorded = Event::new(&self.context)?;
-                // SAFETY: the stream is ours and destroyed only once it is out of the list.
-                unsafe { recorded.record_raw(self.stream) }?;
-                recorded.raw()
-            }
-        };
-        // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
-        unsafe { call!(self.context.driver(), cuStreamWaitEvent(next.handle(), event, 0)) }
     }
 
     fn release(self, driver: &Driver) {

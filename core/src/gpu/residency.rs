@@ -142,7 +142,7 @@ impl Room {
             )
         };
         if !dropped.is_empty() {
-            let followed = self.context.follow_retired(stream, &mut dropped, crowded);
+            let followed = stream.follow_dropped(&mut dropped, crowded);
             let mut ledger = lock(&residency.ledger);
             ledger.dropped.append(&mut dropped);
             drop(ledger);

@@ -1,6 +1,8 @@
 //! Ranges of registered memory, here and at the peer.
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use crate::error::{Error, Result};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
@@ -21,6 +23,11 @@ pub struct RemoteRange {
 }
 
 impl LocalRange {
+    /// The addresses that requests name.
+    pub(crate) fn addresses(&self) -> Range<u64> {
+        self.address..self.address + self.length
+    }
+
     /// Bytes.
     pub fn len(&self) -> u64 {
         self.length
@@ -33,6 +40,16 @@ impl LocalRange {
 }
 
 impl RemoteRange {
+    /// The address of its first byte in the peer's registration.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The addresses that requests name.
+    pub(crate) fn addresses(&self) -> Range<u64> {
+        self.address..self.address + self.length
+    }
+
     /// The part `offset .. offset + length`.
     ///
     /// # Errors

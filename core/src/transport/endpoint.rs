@@ -90,7 +90,12 @@ impl EndpointConfig {
         self
     }
 
-    /// The same over several queue pairs.
+    /// The same over several queue pairs, up to 16, as many at both ends.
+    ///
+    /// Transfers of 512 KiB or more are spread over them in pieces of 256 KiB; smaller ones and signals take the first. The order
+    /// of the connection holds all the same: where a large and a small transfer, or a large write and a large read, touch the
+    /// same bytes here or at the peer, the later one begins once the earlier one has completed, unless both only read them.
+    /// Nothing else waits, and large writes, or large reads, never wait for each other. A signal waits for all pieces before it.
     #[must_use]
     pub fn with_queue_pairs(mut self, count: u32) -> Self {
         self.queue_pairs = count.clamp(1, MAX_QUEUE_PAIRS);

@@ -27,12 +27,15 @@ use counters::Counters;
 
 /// One way for data between this rank and another, with the operations of one transport.
 ///
-/// Operations are one-sided: the peer does nothing. Those of one connection are executed in the order of the calls, so
-/// that a value written by [`update_and_sync`](Self::update_and_sync) is seen only after the data of earlier
-/// [`write`](Self::write)s; between connections there is no order. A call returns when the operation is on its way, or
-/// waits for earlier ones when too many are outstanding; [`flush`](Self::flush) waits for all. An operation holds the memory at
-/// both its ends until the peer has acknowledged it, so every handle can be dropped right after the call. An operation that
-/// fails fails its connection, and every later call says why; other connections go on.
+/// Operations are one-sided: the peer does nothing. Those of one connection take effect in the order of the calls: each reads
+/// and overwrites what earlier ones wrote, and a value written by [`update_and_sync`](Self::update_and_sync) is seen only after
+/// the data of earlier [`write`](Self::write)s. Only such a value tells the peer that data has arrived: it may see writes to
+/// different bytes in any order. Between connections there is no order. docs/rdma.md has the limits over `Ib`.
+///
+/// A call returns when the operation is on its way, or waits for earlier ones when too many are outstanding;
+/// [`flush`](Self::flush) waits for all. An operation holds the memory at both its ends until the peer has acknowledged it, so
+/// every handle can be dropped right after the call. An operation that fails fails its connection, and every later call says
+/// why; other connections go on.
 ///
 /// Accepted operations are delivered even if the connection, and everything else of this rank, is dropped before, as long as the
 /// process and the peer's end live; a failure after that is logged, and [`Communicator::close`](super::Communicator::close)

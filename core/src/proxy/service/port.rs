@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{AbortHandle, FifoHandle};
 
-use super::ids::{MemoryId, SemaphoreId};
+use super::ids::{MemoryId, SemaphoreId, unknown_semaphore};
 use super::proxy_service::ProxyService;
 use super::registry::Parts;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
@@ -27,8 +27,7 @@ pub(crate) struct Port {
     pub(crate) flushed: u64,
     /// Tells a wait for a stream whether kernels that wait for this port gave up.
     pub(crate) outcome: Arc<dyn Outcome>,
-    failure: Arc<Failure>,
-    pub(super) _keep: [KeepAlive; 3],
+    pub(super) _keep: [KeepAlive; 4],
 }
 
 impl Port {
@@ -42,9 +41,7 @@ impl Port {
 
     /// `Ok` while requests for it are served.
     pub(crate) fn check(&self) -> Result<()> {
-        self.service.check(self.id)?;
-        // If the semaphore was removed, its number may belong to another one.
-        self.failure.check()
+        self.service.check(self.id)
     }
 }
 
@@ -66,10 +63,15 @@ impl Outcome for PortOutcome {
 impl ProxyService {
     /// The parts of a port channel.
     pub(crate) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Port> {
-        let Parts { semaphore, shard, dst, src } = lock(&self.inner.registry).port(id, dst, src)?;
-        let (proxy, ports) = (&self.inner.shards[shard].proxy, &self.inner.ports);
+        let ports = &self.inner.ports;
+        // Under the lock, so that both belong to the same user of the number.
+        let registry = lock(&self.inner.registry);
+        let Parts { semaphore, shard, dst, src } = registry.port(id, dst, src)?;
+        let (failure, number) = (ports.failure(id), ports.number(id));
+        drop(registry);
+        let number = number.ok_or_else(|| unknown_semaphore(id))?;
+        let proxy = &self.inner.shards[shard].proxy;
         proxy.check()?;
-        let failure = ports.failure(id);
         let ([queue, words], peer) = (proxy.keep_alive(), semaphore.peer());
         Ok(Port {
             service: self.clone(),
@@ -80,9 +82,8 @@ impl ProxyService {
             fifo: proxy.fifo(),
             abort: AbortHandle { peer, ..ports.abort_handle(id) },
             flushed: ports.flushed_ptr(id),
-            outcome: Arc::new(PortOutcome { semaphore: failure.clone(), proxy: proxy.outcome() }),
-            failure,
-            _keep: [queue, words, ports.keep_alive()],
+            outcome: Arc::new(PortOutcome { semaphore: failure, proxy: proxy.outcome() }),
+            _keep: [queue, words, ports.keep_alive(), number],
         })
     }
 }

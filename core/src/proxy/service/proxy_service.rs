@@ -24,8 +24,8 @@ pub struct ProxyServiceConfig {
     pub proxies: usize,
     /// Slots of each FIFO, a power of two; [`Fifo::DEFAULT_SIZE`] unless set.
     pub fifo_size: usize,
-    /// How many semaphores the service can have at a time; 4,096 unless set, at most 65,536. Each takes 64 bytes of pinned
-    /// memory from the start.
+    /// How many semaphores the service can have at a time, removed ones whose numbers are not free yet included; 4,096 unless
+    /// set, at most 65,536. Each takes 64 bytes of pinned memory from the start.
     pub max_semaphores: usize,
     /// How the threads wait while there is nothing to do.
     pub idle: Idle,
@@ -149,8 +149,8 @@ impl ProxyService {
     /// Adds a semaphore, and with it its connection.
     ///
     /// # Errors
-    /// `InvalidUsage` if the connection belongs to another service; `Exhausted` if there is no room for more; `Stopped`, or the
-    /// failure that ended the service.
+    /// `InvalidUsage` if the connection belongs to another service; `Exhausted` if no number is free, see
+    /// [`remove_semaphore`](Self::remove_semaphore); `Stopped`, or the failure that ended the service.
     pub fn add_semaphore(&self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
         let inner = &*self.inner;
         if semaphore.context() != inner.communicator.context() {
@@ -160,6 +160,11 @@ impl ProxyService {
             ));
         }
         inner.shards.iter().try_for_each(|shard| shard.proxy.check())?;
+        let full = lock(&inner.registry).is_full(&inner.ports);
+        if full {
+            // Without the lock: it drops values of others.
+            inner.ports.reap();
+        }
         let mut registry = lock(&inner.registry);
         let (id, shard) = registry.add_semaphore(semaphore, inner.shards.len(), &inner.ports)?;
         inner.ports.open(id);
@@ -177,8 +182,10 @@ impl ProxyService {
         Ok(id)
     }
 
-    /// Removes a semaphore: kernels that wait for one of its channels leave, and later requests for it are dropped. Its number
-    /// is reused only after all others.
+    /// Removes a semaphore: kernels that wait for one of its channels leave, and later requests for it are dropped.
+    ///
+    /// Its number is reused only after all others, and only once earlier requests have completed, its channels and the graphs
+    /// that contain them are dropped, and no stream of this process has work that could still use it.
     ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.

@@ -87,7 +87,7 @@ impl ConnectionQueue {
         self.semaphores.is_empty() && self.leaving.is_empty() && !self.is_busy()
     }
 
-    /// Whether numbers of removed semaphores are not free yet.
+    /// Whether requests under way use numbers of removed semaphores.
     pub(super) fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
@@ -104,7 +104,7 @@ impl ConnectionQueue {
         }
     }
 
-    /// Removes a semaphore. Requests made before are still served; its number is free when they have completed.
+    /// Removes a semaphore. Requests made before are still served, and use its number until they have completed.
     pub(super) fn remove(&mut self, id: SemaphoreId) {
         self.semaphores.retain(|known| *known != id);
         match self.failure.is_none().then(|| self.connection.mark()) {

@@ -17,6 +17,10 @@ struct Numbers {
 }
 
 impl Numbers {
+    fn is_empty(&self) -> bool {
+        self.fresh == self.limit && self.freed.is_empty()
+    }
+
     fn take(&mut self) -> Option<u16> {
         if self.fresh < self.limit {
             self.fresh += 1;
@@ -73,6 +77,12 @@ impl Registry {
         }
     }
 
+    /// Whether a semaphore more would get no number now.
+    pub(super) fn is_full(&mut self, ports: &Ports) -> bool {
+        self.semaphore_numbers.freed.extend(ports.take_retired());
+        self.semaphore_numbers.is_empty()
+    }
+
     /// Gives a semaphore a number and a proxy.
     pub(super) fn add_semaphore(
         &mut self,
@@ -84,13 +94,7 @@ impl Registry {
         let connection = semaphore.connection();
         let known = self.connections.iter().position(|served| served.connection.is(connection));
         let claim = if known.is_none() { Some(connection.claim()?) } else { None };
-        let number = self.semaphore_numbers.take().ok_or_else(|| {
-            let message = format!(
-                "there are {} semaphores already: remove some, or raise ProxyServiceConfig::max_semaphores",
-                self.semaphore_numbers.limit
-            );
-            Error::new(ErrorKind::Exhausted, "add_semaphore", message)
-        })?;
+        let number = self.semaphore_numbers.take().ok_or_else(|| self.exhausted())?;
         let shard = known.map_or(self.next % shards, |index| self.connections[index].shard);
         if let Some(claim) = claim {
             self.next += 1;
@@ -101,6 +105,21 @@ impl Registry {
         }
         put(&mut self.semaphores, number, Entry { semaphore: semaphore.clone(), shard });
         Ok((SemaphoreId(number), shard))
+    }
+
+    #[cold]
+    fn exhausted(&self) -> Error {
+        let limit = self.semaphore_numbers.limit;
+        let removed = limit - self.semaphores.iter().flatten().count();
+        let message = match removed {
+            0 => format!(
+                "there are {limit} semaphores already: remove some, or raise ProxyServiceConfig::max_semaphores"
+            ),
+            _ => format!(
+                "all {limit} numbers are in use, {removed} of them by removed semaphores whose channels exist or whose kernels and                  requests may be under way: drop their channels and graphs and wait for the streams, or raise                  ProxyServiceConfig::max_semaphores"
+            ),
+        };
+        Error::new(ErrorKind::Exhausted, "add_semaphore", message)
     }
 
     /// Removes a semaphore; the proxy that must be told.

@@ -1,7 +1,7 @@
 //! State of each semaphore of a service, shared by callers, kernels and proxies: words, counters, and the failure.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use aqueduct_ptx::abi::AbortHandle;
 
@@ -28,18 +28,39 @@ pub struct PortCounters {
 
 /// Every semaphore's state, by its number.
 pub(super) struct Ports {
+    context: Context,
     words: Arc<Words>,
+    /// Numbers of removed semaphores that are free. Dropped before the states, whose numbers are then of no use.
+    retired: Arc<Mutex<Vec<u16>>>,
     states: Vec<State>,
     deferred: AtomicU64,
     dropped: AtomicU64,
-    /// Numbers of removed semaphores to which no request under way refers any more.
-    retired: Mutex<Vec<u16>>,
+}
+
+/// A number in use: by its semaphore, by requests under way, and by channels, which streams and graphs keep as long as kernels
+/// of theirs may run. Once all of them have gone and nothing runs on any device, the number is free: no kernel can take the words
+/// and requests of its next user for those of its own channel.
+#[derive(Debug)]
+pub(super) struct Number {
+    id: SemaphoreId,
+    context: Context,
+    retired: Weak<Mutex<Vec<u16>>>,
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if let Some(retired) = self.retired.upgrade() {
+            let id = self.id;
+            self.context.once_quiet(move || lock(&retired).push(id.0));
+        }
+    }
 }
 
 #[derive(Default)]
 struct State {
-    /// Of the semaphore that has the number now; channels of an earlier one keep the earlier one's.
+    /// Of the semaphore that has the number now; streams that wait for kernels of an earlier one keep the earlier one's.
     failure: Mutex<Arc<Failure>>,
+    number: Mutex<Option<Arc<Number>>>,
     puts: AtomicU64,
     bytes: AtomicU64,
     signals: AtomicU64,
@@ -49,11 +70,12 @@ struct State {
 impl Ports {
     pub(super) fn new(context: &Context, rank: u32, count: usize) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
+            context: context.clone(),
             words: Words::new(context, rank, count)?,
+            retired: Arc::default(),
             states: (0..count).map(|_| State::default()).collect(),
             deferred: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
-            retired: Mutex::new(Vec::new()),
         }))
     }
 
@@ -64,8 +86,10 @@ impl Ports {
 
     /// Clears the state for a new semaphore.
     pub(super) fn open(&self, id: SemaphoreId) {
-        let State { failure, puts, bytes, signals, flushes } = self.state(id);
+        let State { failure, number, puts, bytes, signals, flushes } = self.state(id);
         *lock(failure) = Arc::default();
+        let (context, retired) = (self.context.clone(), Arc::downgrade(&self.retired));
+        *lock(number) = Some(Arc::new(Number { id, context, retired }));
         [puts, bytes, signals, flushes].into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         self.words.reset(usize::from(id.0));
     }
@@ -85,11 +109,24 @@ impl Ports {
         lock(&self.state(id).failure).clone()
     }
 
-    /// Frees a number: no request under way refers to it any more.
-    pub(super) fn retire(&self, id: SemaphoreId) {
-        lock(&self.retired).push(id.0);
+    /// The number, for a channel of the semaphore that has it now.
+    pub(super) fn number(&self, id: SemaphoreId) -> Option<Arc<Number>> {
+        lock(&self.state(id).number).clone()
     }
 
+    /// Gives up the number of a removed semaphore: no request under way refers to it any more.
+    pub(super) fn retire(&self, id: SemaphoreId) {
+        let number = lock(&self.state(id).number).take();
+        // Outside the lock: it may be the last to hold it.
+        drop(number);
+    }
+
+    /// Frees the numbers of removed semaphores whose kernels have ended meanwhile.
+    pub(super) fn reap(&self) {
+        self.context.reap();
+    }
+
+    /// Takes the numbers that are free.
     pub(super) fn take_retired(&self) -> Vec<u16> {
         std::mem::take(&mut lock(&self.retired))
     }
@@ -175,8 +212,11 @@ impl fmt::Debug for Ports {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::gpu::{Device, Driver};
+    use crate::deadline::Deadline;
+    use crate::gpu::{Device, Driver, PinnedBuffer, Stream};
 
     #[test]
     fn each_semaphore_has_counters_of_its_own_and_a_number_below_the_limit() {
@@ -195,5 +235,37 @@ mod tests {
         (0..2).for_each(|_| ports.count_deferred());
         ports.count_dropped(3);
         assert_eq!((ports.deferred(), ports.dropped()), (2, 3));
+    }
+
+    /// A kernel of a stream that is busy may still look at the words.
+    #[test]
+    fn a_number_is_free_only_once_the_device_is_quiet() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let ports = Ports::new(&context, 0, 2).unwrap();
+        let (stream, gate) =
+            (Stream::new(&context).unwrap(), Arc::new(PinnedBuffer::new(&context, 8).unwrap()));
+        stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
+        let id = SemaphoreId(1);
+        ports.open(id);
+        let channel = ports.number(id).unwrap();
+        ports.retire(id);
+        assert!(ports.number(id).is_none());
+        drop(channel);
+        context.reap();
+        let early = ports.take_retired();
+        gate.memory().word64(0).unwrap().store(1, Ordering::Release);
+        stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+        assert!(early.is_empty(), "a kernel may look at its words");
+        context.settle();
+        assert_eq!(ports.take_retired(), [id.0]);
+        ports.open(id);
+        let channel = ports.number(id).unwrap();
+        ports.retire(id);
+        context.settle();
+        assert_eq!(ports.take_retired(), [0; 0], "a channel has it");
+        drop(channel);
+        context.settle();
+        assert_eq!(ports.take_retired(), [id.0]);
     }
 }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use super::super::idle::IdleTimer;
 use super::credits::{ReceiveCredits, SIGNAL};
+use super::order::{self, Footprint, Outstanding, STRIPE};
 use super::request::{INLINE, Operation, Request, Transfer};
 use super::send_queue::{Keep, SendQueue, WorkRequest};
 use crate::error::Result;
 use crate::memory::Remote;
 use crate::rdma::{MemoryRegion, QueuePair, ReadyToSend, RemoteRange};
-
-/// Transfers from here on are spread over all queue pairs, in pieces of this size.
-const STRIPE: u64 = 256 << 10;
 
 /// A position: reached when every queue has completed so many requests.
 pub(super) struct Mark {
@@ -27,10 +25,8 @@ pub(super) struct State {
     pub(super) waiting: VecDeque<Operation>,
     pub(super) marks: VecDeque<Mark>,
     pub(super) marked: u64,
-    /// The queue of the next piece.
-    next_queue: usize,
-    /// Reads were posted, whose data a later request may send.
-    unfenced: bool,
+    /// What transfers may have to wait for, if there are several queues.
+    outstanding: Outstanding,
     /// If signals take receives: of the first queue.
     pub(super) credits: Option<ReceiveCredits>,
     pub(super) spent: Vec<Keep>,
@@ -61,8 +57,7 @@ impl State {
             waiting: VecDeque::new(),
             marks: VecDeque::new(),
             marked: 0,
-            next_queue: 0,
-            unfenced: false,
+            outstanding: Outstanding::default(),
             credits,
             spent: Vec::new(),
             completions: 0,
@@ -138,17 +133,28 @@ impl State {
 
     #[inline]
     fn transfer(&mut self, transfer: &Transfer<'_>, done: &mut u64) -> Result<bool> {
-        let Self { queues, next_queue, unfenced, max_message, max_inline, .. } = self;
+        let Self { queues, outstanding, max_message, max_inline, .. } = self;
         let Transfer { read, local, offset, host, at, remote } = *transfer;
-        let spread = queues.len() > 1 && at.len() >= 2 * STRIPE;
-        let most = if spread { STRIPE } else { *max_message };
+        let several = queues.len() > 1;
+        let spread = several && at.len() >= 2 * STRIPE;
+        let footprint =
+            || local.range(offset, at.len()).map(|here| Footprint::transfer(read, spread, here, at));
+        if several && *done == 0 && outstanding.holds_up(&footprint()?, queues) {
+            for queue in queues {
+                queue.cover()?;
+            }
+            return Ok(false);
+        }
+        let destination = if read { local.address() + offset } else { at.address() };
         while *done < at.len() {
-            let size = (at.len() - *done).min(most);
-            let place = if spread { *next_queue % queues.len() } else { 0 };
-            let queue = &mut queues[place];
+            let (place, most) =
+                if spread { order::queue_of(destination + *done, queues.len()) } else { (0, at.len()) };
+            let size = (at.len() - *done).min(most).min(*max_message);
             let to = at.part(*done, size)?;
+            let queue = &mut queues[place];
             let request = match host {
-                Some((host, offset)) if size as usize <= *max_inline => {
+                // What an earlier read brings is not there to be copied.
+                Some((host, offset)) if size as usize <= *max_inline && !queue.is_reading() => {
                     // All of it: no NIC cuts so little.
                     let from = host.memory().slice(offset, size as usize)?;
                     WorkRequest::Copied(from, to)
@@ -156,28 +162,26 @@ impl State {
                 _ if read => WorkRequest::Read(local.range(offset + *done, size)?, to),
                 _ => WorkRequest::Write(local.range(offset + *done, size)?, to),
             };
-            if !queue.push(request, *unfenced && !read, false, Some((Some(local), remote)))? {
+            if !queue.push(request, !read, false, Some((Some(local), remote)))? {
                 return Ok(false);
             }
-            if read {
-                *unfenced = true;
-            } else if queues.len() == 1 {
-                *unfenced = false;
-            }
-            *next_queue += usize::from(spread);
             *done += size;
+        }
+        if several {
+            outstanding.add(footprint()?, queues);
         }
         Ok(true)
     }
 
     fn update(&mut self, to: RemoteRange, old: u64, value: u64, remote: &Arc<Remote>) -> Result<bool> {
-        let Self { queues, unfenced, credits, landing, .. } = self;
+        let Self { queues, outstanding, credits, landing, .. } = self;
         let Some((first, others)) = queues.split_first_mut() else { return Ok(true) };
-        for queue in others {
+        for queue in &mut *others {
             if !(queue.is_idle() || queue.cover()? && queue.is_idle()) {
                 return Ok(false);
             }
         }
+        let several = !others.is_empty();
         let bytes = value.to_le_bytes();
         // SYNC connection.signal: behind the data, on the same queue pair, into memory without relaxed ordering.
         let (request, landing) = match (&*landing, &credits) {
@@ -188,10 +192,12 @@ impl State {
                 (WorkRequest::Add(landing.range(0, 8)?, to, value.wrapping_sub(old)), Some(landing))
             }
         };
-        let taken = first.push(request, *unfenced, false, Some((landing, remote)))?;
-        *unfenced &= !taken;
+        let taken = first.push(request, true, false, Some((landing, remote)))?;
         if taken && let Some(credits) = credits {
             credits.signalled();
+        }
+        if taken && several {
+            outstanding.add(Footprint::word(to), queues);
         }
         Ok(taken)
     }

@@ -1,8 +1,9 @@
 //! Verbs: RDMA writes on queue pairs of type RC, and the signal behind them on the same one.
 //!
 //! An RC queue pair executes in order, and what an RDMA write places is visible before what a later one places as long as
-//! the later one's memory is not registered for relaxed ordering: data is, words of semaphores are not. A large write may
-//! be spread over several queue pairs; the signal, on the first, is then held until the others have completed.
+//! the later one's memory is not registered for relaxed ordering: data is, words of semaphores are not. A large transfer may
+//! be spread over several queue pairs. The signal, on the first, is then held until the others have completed; other
+//! transfers wait for it only where they touch the same bytes ([`order`]).
 //!
 //! A signal may carry an immediate, which makes a completion at the receiver. The service thread takes it and wakes whoever
 //! sleeps there, so that waiting costs no polling; and it posts the receives anew, so that the peer of a connection that nobody
@@ -11,6 +12,7 @@
 mod credits;
 mod issue;
 pub(crate) mod nics;
+mod order;
 mod queue_pair_set;
 mod request;
 mod send_queue;

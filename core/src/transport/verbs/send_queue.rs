@@ -26,6 +26,10 @@ pub(super) struct SendQueue {
     window: Window,
     batch: Batch,
     in_flight: InFlight<Used>,
+    /// Reads were added whose data a later request may send, or whose source it may overwrite.
+    unfenced: bool,
+    /// All reads so far are done when so many requests are.
+    reads: u64,
 }
 
 /// A request to the NIC.
@@ -62,10 +66,17 @@ impl WorkRequest<'_> {
 impl SendQueue {
     pub(super) fn new(queue_pair: QueuePair<ReadyToSend>) -> Self {
         let window = Window::new(queue_pair.max_send(), SIGNAL_EVERY);
-        Self { queue_pair, window, batch: Batch::with_capacity(64), in_flight: InFlight::new() }
+        Self {
+            queue_pair,
+            window,
+            batch: Batch::with_capacity(64),
+            in_flight: InFlight::new(),
+            unfenced: false,
+            reads: 0,
+        }
     }
 
-    /// Adds a request; false if there is no room now.
+    /// Adds a request; false if there is no room now. With `fence` it begins only after the reads before it on this queue.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -89,7 +100,11 @@ impl SendQueue {
             WorkRequest::Immediate(immediate) => self.batch.immediate(immediate),
         };
         let made = made.id(id).signalled_if(signal);
-        if fence {
+        if matches!(request, WorkRequest::Read(..)) {
+            self.unfenced = true;
+            self.reads = id + 1;
+        } else if fence && std::mem::take(&mut self.unfenced) {
+            // Holds up those behind it, too.
             made.fence();
         }
         if let Some((local, remote)) = keep {
@@ -146,6 +161,11 @@ impl SendQueue {
     /// Requests that have completed.
     pub(super) fn done(&self) -> u64 {
         self.window.done()
+    }
+
+    /// Whether memory here may still change by a read.
+    pub(super) fn is_reading(&self) -> bool {
+        self.window.done() < self.reads
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Connections whose both ends belong to the test, with the stand-in between them, which holds requests back where a test asks it to.
 
 mod closing;
+mod order;
 mod transfers;
 
 use std::sync::mpsc;

@@ -113,9 +113,12 @@ fn what_was_read_is_sent_behind_a_fence() {
         assert_eq!(fenced(&rig), [2]);
         rig.flush();
     });
-    // A fence concerns one queue pair, and the next write may take the other.
+    // A fence concerns one queue pair: a write that takes another one waits for the read itself.
     with_ends(&endpoint().with_queue_pairs(2), |rig| {
-        assert!(rig.read(0, 0, LARGE) && rig.write(0, 0, LARGE) && rig.write(0, 0, 2 * STRIPE));
+        assert!(rig.read(0, 0, LARGE) && rig.write(STRIPE, 0, LARGE));
+        assert!(
+            rig.read(2 * STRIPE, 2 * STRIPE, 2 * STRIPE) && rig.write(4 * STRIPE, 4 * STRIPE, 2 * STRIPE)
+        );
         assert_eq!(fenced(&rig), [2, 1]);
         rig.flush();
     });
