@@ -37,7 +37,7 @@ static MORE: Condvar = Condvar::new();
 impl Unkind {
     /// As the environment says.
     pub(super) fn from_env() -> Option<Self> {
-        let value = std::env::var("AQUEDUCT_SOFT_UNKIND").ok()?;
+        let value = std::env::var("AQUEDUCT_SOFT_UNKIND").ok().filter(|value| !value.is_empty())?;
         let seed = value.parse().unwrap_or_else(|_| panic!("AQUEDUCT_SOFT_UNKIND: {value} is no number"));
         Some(Self::new(seed))
     }
