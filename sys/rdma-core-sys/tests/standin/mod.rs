@@ -82,6 +82,11 @@ pub fn regions(pd: usize) -> usize {
     machine().regions.iter().flatten().filter(|region| region.pd == pd).count()
 }
 
+/// The queue pair to which queue pair `number` was connected.
+pub fn peer_of(number: u32) -> u32 {
+    machine().qp(number).peer
+}
+
 /// Whether queue pair `number` has not been destroyed.
 pub fn exists(number: u32) -> bool {
     machine().find_qp(number).is_some()

@@ -25,6 +25,11 @@ fn registered(both: &Both, before: &mut u64) -> u64 {
     now - std::mem::replace(before, now)
 }
 
+/// The number of the owner's end of the pair.
+fn owners_end(both: &Both) -> u32 {
+    standin::peer_of(both.pair().unwrap())
+}
+
 /// The same memory, exposed again and again: it is registered once, and each token ends for itself.
 #[test]
 fn shared_memory_is_registered_once_for_all_exposures() {
@@ -170,11 +175,10 @@ fn a_window_that_is_not_invalidated_ends_the_pair() {
     let both = Both::new();
     let memory = bytes(2 * PIECE);
     let exposed = both.exposed(&memory);
-    let (token, pair) = (exposed.token(), both.pair().unwrap());
-    // The owner's end was made next.
-    standin::hold(pair + 1);
+    let (token, owners_end) = (exposed.token(), owners_end(&both));
+    standin::hold(owners_end);
     exposed.revoke();
-    assert!(!standin::exists(pair + 1), "it is gone when the revocation returns");
+    assert!(!standin::exists(owners_end), "it is gone when the revocation returns");
     both.read(&token, 0, PIECE, 0);
     assert_eq!(failure(both.until(1, true)).0, ErrorKind::Remote);
     assert!(both.pair().is_none());
@@ -190,7 +194,7 @@ fn a_device_that_is_late_again_and_again_is_asked_for_no_more_windows() {
     for _ in 0..3 {
         let exposed = both.exposed(&memory);
         read(&both, &exposed.token(), true);
-        let owners_end = both.pair().unwrap() + 1;
+        let owners_end = owners_end(&both);
         standin::hold(owners_end);
         exposed.revoke();
         assert!(!standin::exists(owners_end));
@@ -229,7 +233,7 @@ fn windows_end_with_their_link() {
     let shared = SharedMemory::allocate(PIECE).unwrap();
     let exposed = both.owner.expose(&shared).unwrap();
     read(&both, &exposed.token(), true);
-    let owners_end = both.pair().unwrap() + 1;
+    let owners_end = owners_end(&both);
     let Both { reader, owner, .. } = both;
     drop(reader);
     let deadline = Deadline::after(SOON);
