@@ -105,12 +105,15 @@ pub(super) fn until(all: &[&Messenger], mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Makes progress on all of them without dispatching until nothing has moved for many rounds.
+/// Makes progress on all of them without dispatching until nothing has moved for many rounds, and for as long as a device may be late.
 pub(super) fn settle(all: &[&Messenger]) {
-    let mut quiet = 0;
-    while quiet < 50 {
+    let (mut quiet, mut since) = (0, Instant::now());
+    while quiet < 50 || since.elapsed() < Duration::from_millis(20) {
         let moved: usize = all.iter().map(|messenger| messenger.progress().unwrap()).sum();
-        quiet = if moved == 0 { quiet + 1 } else { 0 };
+        quiet += 1;
+        if moved > 0 {
+            (quiet, since) = (0, Instant::now());
+        }
         std::thread::yield_now();
     }
 }
