@@ -62,7 +62,7 @@ pub(super) fn bind(device: &Device, cpu: Option<usize>) -> Result<()> {
         if !allowed.contains(cpu) {
             let list = format_list(allowed.iter());
             let message = format!("core {cpu} is not among those that this process may use: {list}");
-            return Err(Error::usage("ProxyConfig::cpu", message));
+            return Err(Error::usage("ProxyConfig::with_cpu", message));
         }
         cores.add(cpu);
     } else {
