@@ -223,7 +223,8 @@ fn compiled_kernels_are_kept() {
     }
     let damaged = right(job(&folder).finish());
     assert_eq!((found(&damaged), count(&damaged, "is damaged")), (0, 4), "{damaged:#?}");
-    assert_eq!(count(&damaged, "has found the plan right"), 0, "{damaged:#?}");
+    // A rank may find what the other one has just written.
+    assert!(count(&damaged, "has found the plan right") <= 1, "{damaged:#?}");
     let mended = right(job(&folder).finish());
     assert_eq!(found(&mended), 4, "{mended:#?}");
     // No folder can be made below a file.
