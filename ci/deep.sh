@@ -47,7 +47,7 @@ oldest() {
     CARGO_TARGET_DIR=target/oldest timeout 600 cargo "+$version" check --workspace --all-targets --quiet
 }
 
-# What the compiler does to everything that users run: values that it has lost, and the library's tests as users compile it.
+# Optimised code: the first lane looks for values that the compiler has lost, the second runs the library's tests as users compile it.
 undefined() { timeout 1200 ci/undefined.sh; }
 release() { tests 900 --release --quiet -p aqueduct --lib && tests 600 --release --quiet -p aqueduct-cuda-soft --lib; }
 

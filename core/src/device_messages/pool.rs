@@ -26,7 +26,7 @@ struct Stock {
     last_copies: Mutex<[Option<LastCopy>; BLOCKS]>,
 }
 
-/// What the block is free behind: the copy's event. The stream has the block until then.
+/// The event of the copy that ends the use of a block. The stream keeps the block until then.
 type LastCopy = (Arc<Event>, Weak<Block>);
 
 /// A block of pinned memory, until it is given back or dropped.

@@ -116,7 +116,7 @@ impl Config {
     /// # Errors
     /// A sentence that names the variable whose value is invalid.
     pub fn from_env() -> Result<Self, String> {
-        // What is no UTF-8 is no value of any variable, and is refused as such.
+        // No variable takes a value with the replacement character, so one that is not UTF-8 is refused.
         let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         Self::from_lookup(|name| get(name).filter(|value| !value.is_empty()))
     }

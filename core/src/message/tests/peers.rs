@@ -202,6 +202,9 @@ fn lives_of_one_messenger_are_served_in_their_order() {
     for life in 0..5 {
         let peer = a.connect(b.address(), SOON).unwrap();
         assert_eq!(peer.send(1, &[life]).unwrap(), Sent::Done);
+        if life == 0 {
+            until(&[&b], || seen.len() == 1);
+        }
         peer.close(SOON).unwrap();
     }
     until(&[&b], || events.len() == 10);

@@ -1,4 +1,4 @@
-//! What is given to a reactor that is about to end.
+//! Links and listeners that callers give to a reactor that is about to end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};

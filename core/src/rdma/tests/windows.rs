@@ -25,7 +25,7 @@ fn read(end: &End, into: &MemoryRegion, from: RemoteRange) -> Option<Status> {
     end.completion().result.err().map(|failure| failure.status)
 }
 
-/// What is bound is read, and no more: nothing beside it, nothing through the region, nothing once it is invalidated.
+/// A peer reads the bound range and no more: nothing beside it, nothing through the region, nothing once it is invalidated.
 /// A device that does not check ranges, as soft-RoCE of Linux 6.1, lets the peer read all of the region.
 pub(super) fn a_window_is_read_until_it_is_invalidated(make: &dyn Fn() -> (End, End), checks_ranges: bool) {
     for attempt in (0..4).filter(|attempt| *attempt != 1 || checks_ranges) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::super::samples::copies;
 use super::super::super::{Buffer, Element, Kind, Op, Place, Plan, Reduction};
 use super::{LIMIT, Rig, alone, close, everywhere, ranks};
+use crate::collective::{Collective, CollectiveConfig};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind};
@@ -101,25 +102,24 @@ fn copies_are_as_long_as_the_buffers_of_the_ranks_that_have_them() {
 /// A rank that finds out that a peer's buffer is too short enqueues nothing, or its stream would wait for what it did not enqueue.
 #[test]
 fn a_call_that_is_refused_leaves_the_stream_idle() {
+    const COUNT: usize = 100_000;
     let _alone = alone();
     let comms = ranks(2);
-    for plan in [copies::all_reduce(2), copies::all_gather(2)] {
-        let rig = rig(&comms, &plan);
-        let shown = everywhere(&comms, |comm| {
-            let bytes = if comm.rank() == 0 { 8 * ELEMENTS } else { 16 };
-            let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
-            rig.executors[comm.rank() as usize].prepare_buffers(&buffer, &buffer, LIMIT)
+    for kind in [Kind::AllReduce, Kind::AllGather] {
+        let config = CollectiveConfig::default().with_variants([(Element::U32, Reduction::Sum)]);
+        let config = config.with_packet_bytes(1).with_copy_bytes(1);
+        let prepared = everywhere(&comms, |comm| {
+            let collective = Collective::prepare(comm, kind.clone(), config.clone(), LIMIT)?;
+            let bytes = if comm.rank() == 0 { 8 * COUNT } else { 64 };
+            let buffer = || GpuBuffer::new(comm.context(), bytes).map(Arc::new);
+            let shown = collective.buffers(&buffer()?, &buffer()?, LIMIT)?;
+            Ok((collective, shown))
         });
-        let (stream, reduction) = (&rig.sides[0].stream, plan.reductions().next());
-        let refused = rig.executors[0].execute_on(
-            stream,
-            shown[0].as_ref().unwrap(),
-            ELEMENTS,
-            Element::I32,
-            reduction,
-        );
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidUsage, "{}", plan.name);
-        stream.synchronize(LIMIT).unwrap();
+        let (collective, shown) = prepared[0].as_ref().unwrap();
+        let stream = Stream::new(comms[0].context()).unwrap();
+        let refused = collective.launch_on(&stream, shown, COUNT, Element::U32, Reduction::Sum);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidUsage, "{kind:?}");
+        stream.synchronize(std::time::Duration::from_secs(5)).unwrap();
     }
     close(&comms);
 }
