@@ -154,7 +154,7 @@ stand-in() {
     local seed
     for ((seed = 1; seed <= 20; seed++)); do
         AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct --lib -- --quiet rdma:: transport::verbs \
-            message::verbs::tests::reading message::verbs::tests::refused message::tests_over_verbs::reads &&
+            message::verbs message::tests_over_verbs::reads &&
             AQUEDUCT_SOFT_UNKIND=$seed tests 300 -p aqueduct-tests --test it -- --quiet \
                 stand_in transports::refusals messages::verbs_read ports::failures::of_a_verbs_connection ||
             { echo "stand-in: AQUEDUCT_SOFT_UNKIND=$seed"; return 1; }

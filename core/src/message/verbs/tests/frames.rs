@@ -98,7 +98,8 @@ fn messages_pass_between_data() {
             frames += 1;
         }
         let short = body(100);
-        (0..50).for_each(|n| assert!(push(&one, head(n, &short), &short), "{n}"));
+        (0..50).for_each(|n| assert!(one.push(head(n, &short), &short).unwrap(), "{n}"));
+        one.kick().unwrap();
         let mut kept = Kept::default();
         while kept.frames.len() < frames + 50 {
             two.pull(&mut kept).unwrap();
@@ -114,8 +115,10 @@ fn a_burst_takes_few_receives() {
     let [one, two] = pair();
     let mut kept = Kept::default();
     (0..200).for_each(|n| assert!(one.push(head(n, b"x"), b"x").unwrap()));
+    pull(&two, &mut kept, 1);
+    standin::settle();
     two.pull(&mut kept).unwrap();
-    assert!((1..200).contains(&kept.frames.len()), "the first leaves at once, the last ones do not");
+    assert!(kept.frames.len() < 200, "the last ones left before the flush");
     assert!(one.kick().unwrap());
     pull(&two, &mut kept, 200);
     assert_eq!(standin::counts(number(&one)).requests, 3);

@@ -19,6 +19,7 @@ fn survive(packets: &[Vec<u8>]) -> Option<crate::Error> {
         batch.send(peer.parts.slots.range(slot, packet.len()).unwrap()).unwrap();
     }
     peer.queue_pair.post(&mut batch).unwrap();
+    standin::settle();
     let mut kept = Kept::default();
     for _ in 0..100 {
         let pulled = wire.pull(&mut kept).and_then(|_| wire.arm());

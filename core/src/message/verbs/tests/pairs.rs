@@ -33,6 +33,7 @@ fn a_failure_that_is_found_on_the_way_to_sleep_is_told() {
     while one.arm().unwrap() {}
     drop(region);
     standin::release(pair);
+    standin::settle();
     for _ in 0..3 {
         assert!(one.arm().unwrap(), "a failure is something to look at");
     }
@@ -51,6 +52,7 @@ fn an_end_that_nobody_asked_for_changes_nothing() {
     // A piece of a pair that is gone.
     reader.release(0);
     standin::release(pair);
+    standin::settle();
     let piece = reader.take().unwrap().expect("the piece was not released");
     assert_eq!(piece.bytes.stable().unwrap(), &body(100)[..8]);
     reader.release(piece.pair);

@@ -10,12 +10,16 @@ fn a_sender_without_credits_goes_on_when_they_come() {
     let [one, two] = pair();
     let body = body(1500);
     let mut pushed = 0;
-    while one.push(head(1, &body), &body).unwrap() {
-        pushed += 1;
+    // A late device holds slots until it has told, so a push may fail before the credits are spent.
+    for _ in 0..2 {
+        while one.push(head(1, &body), &body).unwrap() {
+            pushed += 1;
+        }
+        standin::settle();
     }
     assert!(!one.kick().unwrap(), "more than its credits have left");
     assert!(standin::counts(number(&one)).requests <= CREDITS.into());
-    assert!(!one.arm().unwrap());
+    while one.arm().unwrap() {}
     let mut kept = Kept::default();
     while two.pull(&mut kept).unwrap() > 0 {}
     assert!(is_readable(&one, SOON), "nobody woke the sender");
@@ -32,6 +36,7 @@ fn a_side_that_sleeps_is_woken() {
     let mut kept = Kept::default();
     assert!(push(&one, head(1, b"a"), b"a"));
     assert!(!is_readable(&two, Duration::ZERO));
+    standin::settle();
     assert!(two.arm().unwrap(), "a frame lies there");
     pull(&two, &mut kept, 1);
     while two.arm().unwrap() {}
