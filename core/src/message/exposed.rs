@@ -1,30 +1,25 @@
 //! The table of the memory that peers may read.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-use std::time::Duration;
+mod lending;
+mod registered;
 
-use super::device::{DeviceMemory, Resource};
-use super::lent::Lent;
+use std::sync::Arc;
+
+pub(super) use self::lending::Lending;
+use self::registered::Registered;
+pub(super) use self::registered::Registration;
+use super::device::Resource;
 use super::memory::Memory;
-use super::one_sided::{Exposure, Rights, Stock};
+use super::one_sided::{Rights, Stock};
 use super::shared::{SharedMemory, Shown};
 use super::tokens::Token;
-use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::random_bytes;
-use crate::rdma::{MemoryRegion, RemoteRegion};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The most pieces of memory that one messenger exposes at a time.
 const MAX_SLOTS: usize = 1 << 20;
-
-/// Memory of so many bytes is registered for whoever asks for its key. Registering takes its time, within progress, and locks all of it: for
-/// more memory that is done when peers have read one [`PART`]th of it, or ask for that.
-const FREELY: u64 = 1 << 30;
-const PART: u64 = 8;
-/// How long after a registration has failed the next one is tried.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// All memory that a messenger exposes.
 pub(super) struct Exposures {
@@ -67,73 +62,6 @@ struct Entry {
     rights: Vec<Arc<dyn Rights>>,
     /// Bytes that were sent to peers, counted if they decide on a key.
     sent: u64,
-}
-
-/// Memory, or a part of it, and a share in what keeps it.
-#[derive(Clone, Debug)]
-pub(super) enum Lending {
-    /// Bytes that the processor can read.
-    Bytes(Lent),
-    /// All of the memory of a device, whatever the part. The outer share is the entry's own and of pieces on their way: the program
-    /// may keep others of the inner one.
-    Device(Arc<Arc<dyn DeviceMemory>>),
-}
-
-impl Lending {
-    fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Device(memory) => memory.len(),
-        }
-    }
-
-    /// The part of `length` bytes at `offset`; `None` if it is not within.
-    fn slice(&self, offset: usize, length: usize) -> Option<Self> {
-        match self {
-            Self::Bytes(bytes) => bytes.slice(offset, length).map(Self::Bytes),
-            Self::Device(memory) => {
-                offset.checked_add(length).filter(|end| *end <= memory.len()).map(|_| self.clone())
-            }
-        }
-    }
-
-    fn is_sole_share(&self) -> bool {
-        match self {
-            Self::Bytes(bytes) => bytes.is_sole_share(),
-            Self::Device(memory) => Arc::strong_count(memory) == 1,
-        }
-    }
-
-    fn is_device(&self) -> bool {
-        matches!(self, Self::Device(_))
-    }
-}
-
-/// What lets peers' devices read memory that is not exposed any more. It has a share in the bytes, and so goes before them.
-#[derive(Debug)]
-pub(super) struct Registration {
-    exposure: Exposure,
-    rights: Vec<Arc<dyn Rights>>,
-    /// Free for others once the rights are gone.
-    _stock: Option<Stock>,
-    _region: Option<MemoryRegion>,
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.rights.iter().for_each(|rights| rights.revoke(self.exposure));
-    }
-}
-
-/// Whether peers' devices can read memory.
-#[derive(Debug)]
-enum Registered {
-    /// Nobody has asked for that.
-    Untried,
-    /// As long as this lives. It has a share in the bytes.
-    Yes(MemoryRegion),
-    /// It was not possible, and is not tried before this.
-    Failed(Deadline),
 }
 
 /// A right to map memory, which a peer has proved. The owner may revoke it at any time; a mapping made later is of no use then.
@@ -251,116 +179,6 @@ impl Exposures {
         self.check(&lock(&self.slots), token, offset, length).map(|(entry, _)| entry.shown.clone())
     }
 
-    /// Counts `length` bytes of the memory of `token` that were sent: so many may be worth a key.
-    pub(super) fn sent(&self, token: &Token, length: u64) {
-        if token.length <= FREELY {
-            return;
-        }
-        let mut slots = lock(&self.slots);
-        let slot = slots.all.get_mut(token.slot as usize).filter(|slot| slot.age == token.age);
-        if let Some(entry) = slot.and_then(|slot| slot.exposed.as_mut()) {
-            entry.sent = entry.sent.saturating_add(length);
-        }
-    }
-
-    /// Registered memory with the bytes of `token`, which gives the right to read `length` bytes at `offset`; asks `make` for it if there
-    /// is none. `None` if there can be none, or if it is not worth while yet.
-    pub(super) fn stock(
-        &self,
-        token: &Token,
-        offset: u64,
-        length: u64,
-        make: impl FnOnce(&Lent, Option<&SharedMemory>) -> Option<Stock>,
-    ) -> std::result::Result<Option<Stock>, Refusal> {
-        let slots = lock(&self.slots);
-        let (entry, _) = self.check(&slots, token, offset, length)?;
-        let Lending::Bytes(bytes) = &entry.memory else { return Ok(None) };
-        if entry.stock.is_some()
-            || matches!(entry.device, Registered::Yes(_))
-            || !entry.is_worth_a_key(length)
-        {
-            return Ok(entry.stock.clone());
-        }
-        let (bytes, allocation) = (bytes.clone(), entry.allocation.clone());
-        // Without the lock: memory is registered or copied.
-        drop(slots);
-        let made = make(&bytes, allocation.as_ref());
-        drop(bytes);
-        let mut slots = lock(&self.slots);
-        self.check(&slots, token, offset, length)?;
-        let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
-        let Some(entry) = entry else { return Err(Refusal::Revoked) };
-        // Another thread may have been quicker.
-        let unused = if entry.stock.is_none() { std::mem::replace(&mut entry.stock, made) } else { made };
-        let stock = entry.stock.clone();
-        drop(slots);
-        drop(unused);
-        Ok(stock)
-    }
-
-    /// Notes that a peer has `rights` to the memory of `token`, which are revoked with it. If this fails, the caller revokes them.
-    pub(super) fn add_rights(
-        &self,
-        token: &Token,
-        rights: &Arc<dyn Rights>,
-    ) -> std::result::Result<(), Refusal> {
-        let mut slots = lock(&self.slots);
-        self.check(&slots, token, 0, 0)?;
-        let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
-        let Some(entry) = entry else { return Err(Refusal::Revoked) };
-        entry.rights.retain(|known| !Arc::ptr_eq(known, rights) && !known.is_closed());
-        entry.rights.push(rights.clone());
-        Ok(())
-    }
-
-    /// The key by which devices read the memory of which `token` gives the right to read `length` bytes at `offset`; registers it with
-    /// `register` if it is not. `None` if that is not possible now, or not worth while yet.
-    pub(super) fn key(
-        &self,
-        token: &Token,
-        offset: u64,
-        length: u64,
-        register: impl FnOnce(&Lent) -> Result<MemoryRegion>,
-    ) -> std::result::Result<Option<RemoteRegion>, Refusal> {
-        let slots = lock(&self.slots);
-        let (entry, _) = self.check(&slots, token, offset, length)?;
-        let bytes = match &entry.device {
-            Registered::Yes(region) => return Ok(Some(region.remote())),
-            Registered::Failed(until) if !until.expired() => return Ok(None),
-            _ if !entry.is_worth_a_key(length) => return Ok(None),
-            _ => entry.memory.clone(),
-        };
-        // Memory of a device is not registered with a NIC: its owner stages it.
-        let Lending::Bytes(bytes) = bytes else { return Ok(None) };
-        // Without the lock: it takes its time with large memory.
-        drop(slots);
-        let made = match register(&bytes) {
-            Ok(region) => Registered::Yes(region),
-            Err(error) => {
-                log::info!("peers' devices cannot read {} exposed bytes: {error}", bytes.len());
-                Registered::Failed(Deadline::after(RETRY))
-            }
-        };
-        drop(bytes);
-        let mut slots = lock(&self.slots);
-        // It may have been revoked meanwhile: the registration ends here then, and nobody has learned its key.
-        self.check(&slots, token, offset, length)?;
-        let entry = slots.all.get_mut(token.slot as usize).and_then(|slot| slot.exposed.as_mut());
-        let Some(entry) = entry else { return Err(Refusal::Revoked) };
-        // Another thread may have been quicker; what was made here goes with the end of this call then.
-        let unused = match &entry.device {
-            Registered::Yes(_) => made,
-            _ => std::mem::replace(&mut entry.device, made),
-        };
-        let key = match &entry.device {
-            Registered::Yes(region) => Some(region.remote()),
-            _ => None,
-        };
-        drop(slots);
-        drop(unused);
-        Ok(key)
-    }
-
     fn check<'a>(
         &self,
         slots: &'a Slots,
@@ -397,15 +215,7 @@ impl Exposures {
             slot.age = age;
             slots.free.push(token.slot);
         }
-        let registration = entry.as_mut().map(|entry| Registration {
-            exposure: (token.slot, token.age),
-            rights: std::mem::take(&mut entry.rights),
-            _stock: entry.stock.take(),
-            _region: match std::mem::replace(&mut entry.device, Registered::Untried) {
-                Registered::Yes(region) => Some(region),
-                _ => None,
-            },
-        });
+        let registration = entry.as_mut().map(|entry| entry.end_registration((token.slot, token.age)));
         slots.retired.extend(entry);
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         registration
@@ -428,14 +238,6 @@ impl Exposures {
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         drop(slots);
         drop(free);
-    }
-}
-
-impl Entry {
-    /// Whether it is to be registered for who wants to read `length` bytes.
-    fn is_worth_a_key(&self, length: u64) -> bool {
-        let all = self.memory.len() as u64;
-        all <= FREELY || self.sent.saturating_add(length) >= all / PART
     }
 }
 
