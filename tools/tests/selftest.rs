@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use support::{Outcome, aqueduct};
 
-/// One self-test at a time: each is several processes, and one of them has a limit of time.
+/// One self-test at a time: each is several processes.
 fn run(command: &mut Command) -> Outcome {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +48,6 @@ fn counted(outcome: &Outcome) -> [usize; 3] {
 #[test]
 fn everything_passes_and_what_cannot_run_says_why() {
     let outcome = run(&mut selftest(&[])).exited(0);
-    assert!(outcome.time < Duration::from_secs(20), "it took {:?}", outcome.time);
     let [passed, failed, not_run] = counted(&outcome);
     assert!(passed >= 34 && failed == 0, "{}", outcome.stdout);
     assert_eq!(not_run, 3, "{}", outcome.stdout);

@@ -18,7 +18,7 @@ use crate::sync::lock;
 const FREELY: u64 = 1 << 30;
 const PART: u64 = 8;
 /// How long after a registration has failed the next one is tried.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What lets peers' devices read memory that is not exposed any more. It has a share in the bytes, and so goes before them.
 #[derive(Debug)]

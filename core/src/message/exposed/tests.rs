@@ -1,6 +1,8 @@
 //! The table of exposed memory.
 
+use super::registered::RETRY;
 use super::*;
+use crate::message::lent::Lent;
 
 impl Lending {
     fn copy(&self) -> Vec<u8> {
