@@ -377,6 +377,20 @@ fn each_read_ends_once() {
         let pair = pair(wire);
         let exposed = pair.owner.expose(buffer(&context, &bytes(4 << 20, 7))).unwrap();
         let log = Log::<(usize, Option<ErrorKind>)>::default();
+        // One that nobody serves in time.
+        let late = Log::<Option<ErrorKind>>::default();
+        let done = {
+            let late = late.clone();
+            move |ended| lock(&late).push(kind(ended))
+        };
+        let buffer_of_late = Arc::new(GpuBuffer::new(&context, 4 << 20).unwrap());
+        let _late = pair.peer.read_into(&exposed.token(), 0, &buffer_of_late, Duration::ZERO, done).unwrap();
+        let start = Instant::now();
+        while lock(&late).is_empty() {
+            pair.reader.poll().unwrap();
+            assert!(start.elapsed() < SOON, "{wire:?}: the deadline is not looked at");
+        }
+        assert_eq!(*lock(&late), [Some(ErrorKind::Timeout)], "{wire:?}");
         let into: Vec<Arc<GpuBuffer>> =
             (0..30).map(|_| Arc::new(GpuBuffer::new(&context, 4 << 20).unwrap())).collect();
         let mut reads = Vec::new();
@@ -398,8 +412,8 @@ fn each_read_ends_once() {
             assert!(start.elapsed() < SOON, "{:?}", lock(&log));
         }
         (0..100).for_each(|_| drop(pair.reader.poll()));
+        assert_eq!(lock(&late).len(), 1, "{wire:?}");
         let mut seen = lock(&log).clone();
-        assert!(seen.iter().any(|(_, ended)| *ended == Some(ErrorKind::Timeout)), "{wire:?}");
         seen.sort_unstable_by_key(|(number, _)| *number);
         assert!(seen.iter().map(|(number, _)| *number).eq(0..30), "{wire:?}");
         for (number, ended) in seen {

@@ -32,6 +32,14 @@ struct Reaper {
     waiting: AtomicUsize,
 }
 
+impl Reaper {
+    /// Counts an entry of `context` that is about to be queued.
+    fn expect_one(&self, context: &Context) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        left(context, true);
+    }
+}
+
 /// One lock for all lists, so that a stream that may have work is always seen in one of them. Only queries are made
 /// under it; nothing is dropped.
 #[derive(Default)]
@@ -87,7 +95,7 @@ impl Released {
     /// may drop the item and its context as soon as it is queued, so only the reaper is held meanwhile.
     pub(super) fn defer(self) {
         let reaper = self.context.slot::<Arc<Reaper>>().clone();
-        reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        reaper.expect_one(&self.context);
         lock(&reaper.released).push(self);
         #[cfg(all(test, not(loom)))]
         tests::queued();
@@ -185,6 +193,7 @@ impl Context {
             })
             .collect();
         lock(&reaper.state).disposals.extend(early);
+        left(self, self.unreaped() > 0);
     }
 
     /// Number of items whose cleanup waits for work to finish.
@@ -238,7 +247,7 @@ impl Context {
         }
         if let Some(early) = self.run_if_quiet(disposal) {
             let reaper = self.slot::<Arc<Reaper>>();
-            reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            reaper.expect_one(self);
             lock(&reaper.state).disposals.push(early);
         }
     }
@@ -282,7 +291,7 @@ impl Context {
             state.streams.swap_remove(at);
         }
         if let Some(retired) = retired {
-            reaper.waiting.fetch_add(1, Ordering::Relaxed);
+            reaper.expect_one(self);
             state.retired.push(retired);
         }
     }
@@ -290,7 +299,7 @@ impl Context {
     /// Queues a stream that was never watched for cleanup.
     pub(super) fn retire(&self, retired: Retired) {
         let reaper = self.slot::<Arc<Reaper>>();
-        reaper.waiting.fetch_add(1, Ordering::Relaxed);
+        reaper.expect_one(self);
         lock(&reaper.state).retired.push(retired);
     }
 
@@ -369,6 +378,12 @@ impl Retired {
 }
 
 #[cfg(all(test, not(loom)))]
+use tests::left;
+/// Something of the context waits, or nothing does any more: for tests.
+#[cfg(not(all(test, not(loom))))]
+fn left(_: &Context, _: bool) {}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::cell::RefCell;
     use std::thread::{self, ThreadId};
@@ -380,6 +395,25 @@ mod tests {
 
     thread_local! {
         static QUEUED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    /// Contexts of which something waits. Tests end with some, and what nobody would look at again is a leak to the address
+    /// sanitizer, unless a static names it.
+    static LEFT: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+
+    pub(super) fn left(context: &Context, waits: bool) {
+        let mut all = lock(&LEFT);
+        let known = all.iter().position(|known| known == context);
+        let gone = match known {
+            Some(at) if !waits => Some(all.swap_remove(at)),
+            None if waits => {
+                all.push(context.clone());
+                None
+            }
+            _ => None,
+        };
+        drop(all);
+        drop(gone);
     }
 
     /// Runs what a test wants to happen when an item has been queued, before its callback returns.

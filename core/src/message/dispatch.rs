@@ -125,7 +125,9 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
     }));
     if let Err(payload) = ran {
         // Its Drop is the user's, too, and might panic again.
-        std::mem::forget(payload);
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
         log::error!(
             "a callback for rank {} panicked; messages that follow are dispatched all the same",
             member.rank

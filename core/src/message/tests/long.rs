@@ -43,7 +43,7 @@ fn what_is_dropped_or_not_understood_is_refused() {
 #[test]
 fn long_data_both_ways_at_once() {
     let (a, b) = (messenger(0), messenger(1));
-    let done = Seen::new();
+    let (done, told) = (Seen::new(), Seen::new());
     for messenger in [&a, &b] {
         let add = done.adder();
         let add = Arc::new(add);
@@ -60,14 +60,12 @@ fn long_data_both_ways_at_once() {
     for _ in 0..4 {
         for peer in &peers {
             let data = vec![9; 3 << 20];
-            assert_eq!(
-                peer.send_long(1, b"", data, SOON, |outcome| assert!(outcome.is_ok())).unwrap(),
-                Sent::Done
-            );
+            let add = told.adder();
+            assert_eq!(peer.send_long(1, b"", data, SOON, move |end| add(end.is_ok())).unwrap(), Sent::Done);
         }
     }
-    until(&[&a, &b], || done.len() == 8);
-    assert_eq!(done.take(), [true; 8]);
+    until(&[&a, &b], || done.len() == 8 && told.len() == 8);
+    assert_eq!((done.take(), told.take()), (vec![true; 8], vec![true; 8]));
 }
 
 #[test]
