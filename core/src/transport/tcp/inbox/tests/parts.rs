@@ -96,9 +96,9 @@ fn frames_come_in_parts(blocks: usize) {
     const LEN: usize = 70_000;
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let deadline = Deadline::after(Duration::from_secs(60));
     let data: Vec<u8> = (0..LEN).map(|at| (at / 7 % 251) as u8).collect();
     for each in [1, 5, 7, 30, 4000, 20_000, usize::MAX] {
+        let deadline = Deadline::after(Duration::from_secs(60));
         let (host, device) = (
             Arc::new(HostBuffer::new(&context, LEN).unwrap()),
             Arc::new(GpuBuffer::new(&context, LEN).unwrap()),
