@@ -5,17 +5,9 @@
 mod support;
 
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use support::{Outcome, aqueduct};
-
-/// One self-test at a time: each is several processes.
-fn run(command: &mut Command) -> Outcome {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    support::run(command)
-}
+use support::{Outcome, aqueduct, run};
 
 /// Without NICs, also where there are some.
 fn selftest(arguments: &[&str]) -> Command {
