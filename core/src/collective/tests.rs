@@ -1,11 +1,14 @@
 //! What collectives take of their ranks' scratch and devices.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::call::Call;
 use super::{Choice, Collective, CollectiveConfig, Tuning};
 use crate::comm::{Communicator, CommunicatorConfig, together};
 use crate::error::Result;
-use crate::gpu::{Context, Device, Driver};
+use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 use crate::plan::{Element, Kind, Plan};
 
@@ -131,4 +134,18 @@ fn plans_of_one_collective_take_the_room_of_the_largest() {
         assert!(said.contains("would have 1007 blocks"), "{said}");
     }
     close(&comms);
+}
+
+#[test]
+fn buffers_that_touch_each_other_do_not_overlap() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::all(&driver).unwrap()[0]).unwrap();
+    let memory = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+    let call = Call::new("test", &Kind::AllReduce, 2, 6, Element::F16).unwrap();
+    let place = |input: Range<usize>, output: Range<usize>| {
+        let [input, output] = [input, output].map(|range| memory.slice(range).unwrap());
+        call.place("test", &context, 0, [&input, &output])
+    };
+    assert!(!place(0..12, 12..24).unwrap() && !place(12..24, 0..12).unwrap());
+    assert!(place(0..12, 10..22).is_err() && place(10..22, 0..12).is_err());
 }

@@ -391,6 +391,7 @@ mod tests {
     use cuda_driver_sys::CUresult;
 
     use super::*;
+    use crate::error::Error;
     use crate::gpu::Hooks;
 
     thread_local! {
@@ -434,6 +435,23 @@ mod tests {
             }
             None
         }
+    }
+
+    /// Memory that could not be closed is still there for whoever waits until it is not.
+    #[test]
+    fn nothing_follows_an_action_that_fails() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let followed = Arc::new(AtomicUsize::new(0));
+        let dispose = |outcome: Result<()>| {
+            let count = followed.clone();
+            let then = move || _ = count.fetch_add(1, Ordering::Relaxed);
+            context.dispose_then(Users::OWN, Box::new(move |_| outcome), Box::new(then));
+            context.settle();
+            followed.load(Ordering::Relaxed)
+        };
+        assert_eq!(dispose(Err(Error::usage("test", "on purpose"))), 0);
+        assert_eq!(dispose(Ok(())), 1);
     }
 
     #[test]

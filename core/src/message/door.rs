@@ -265,9 +265,11 @@ mod tests {
     #[test]
     fn a_silent_peer_is_let_go_after_a_while() {
         let (door, welcomed, _raw) = door();
-        door.progress();
+        let next = door.progress();
         let mut waiting = lock(&door.waiting);
         assert!(waiting[0].until <= Instant::now() + PATIENCE, "it waits no longer than {PATIENCE:?}");
+        let looks = matches!(next, Next::Told(Some(until)) if until == waiting[0].until);
+        assert!(looks, "no descriptor tells of a peer that stays silent: {next:?}");
         waiting[0].until = Instant::now();
         drop(waiting);
         door.progress();

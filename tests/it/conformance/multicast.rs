@@ -260,6 +260,28 @@ fn two(d: &Dut) -> (CUmemGenericAllocationHandle, [Member; 2]) {
     (team, members)
 }
 
+/// Whoever has the address reaches the whole team.
+pub(super) fn mapping_waits_for_all_devices(d: &Dut) {
+    if !alone(d) {
+        return;
+    }
+    let bytes = granularity(d);
+    let team = create(d, properties(2, bytes));
+    let add = d.t.cuMulticastAddDevice.unwrap();
+    ok!(add(team, 0));
+    let (pointer, map) = (vm::reserve(d, bytes), d.t.cuMemMap.unwrap());
+    std::thread::scope(|scope| {
+        // SAFETY: the range was reserved, and nothing is mapped there.
+        let mapping = scope.spawn(move || unsafe { map(pointer, bytes, 0, team, 0) });
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!mapping.is_finished(), "a device is to come");
+        ok!(add(team, 1));
+        assert_eq!(mapping.join().unwrap(), CUresult::CUDA_SUCCESS);
+    });
+    vm::unmap(d, pointer, bytes);
+    ok!((d.t.cuMemRelease.unwrap())(team));
+}
+
 pub(super) fn stores_and_sums_reach_both_devices(d: &Dut) {
     if !alone(d) {
         return;

@@ -1,7 +1,9 @@
 //! Groups of sends and receives: every call has another pattern.
 
+use std::sync::Arc;
+
 use aqueduct::collective::PointToPoint;
-use aqueduct::gpu::{CaptureMode, GraphExec, Stream};
+use aqueduct::gpu::{CaptureMode, Context, Device, GpuBuffer, GraphExec, Stream};
 
 use super::CANARY;
 use super::tables::{Draw, ROOM, Tables};
@@ -92,6 +94,12 @@ fn refusals(rank: &Rank, group: &PointToPoint) {
     refused(&[], &[(0, 0..8), (0, 8..16)], "two receives of rank 0");
     refused(&[], &[(0, 60..65)], "bytes 60..65 do not lie in the buffer, which has 64");
     refused(&[(0, to.slice(4..12).unwrap())], &[(0, 8..16)], "overlaps what comes from rank 0");
+    let mine = rank.comm.context().device();
+    let devices = Device::all(mine.driver()).unwrap();
+    if let Some(other) = devices.iter().find(|device| device.ordinal() != mine.ordinal()) {
+        let buffer = Arc::new(GpuBuffer::new(&Context::new(other).unwrap(), 64).unwrap());
+        refused(&[(0, buffer.slice(..8).unwrap())], &[], "device");
+    }
     if size > 1 {
         refused(&[], &[(0, 0..8), (1, 7..9)], "the receives of ranks 0 and 1 overlap");
     }

@@ -117,6 +117,17 @@ fn a_rank_that_failed_because_of_another_is_not_named() {
     outcome.exited(75).says(&["rank 0 was lost: ", "rank 1 was lost: ", "it exited with code 75"]);
 }
 
+/// The launcher waits a moment for the rank that is blamed, and not for ever.
+#[test]
+fn a_rank_that_blames_one_that_goes_on_ends_the_job() {
+    let nap = nap();
+    let script = format!("if [ $AQUEDUCT_RANK = 0 ]; then exit 75; fi; exec sleep {nap}");
+    let outcome = run(&mut aqueduct(&["run", "-n", "2", "--", "sh", "-c", &script])).exited(75);
+    assert_eq!(outcome.last(), "aqueduct run: rank 0 failed first: it exited with code 75");
+    assert!(outcome.time < PROMPT, "{:?}", outcome.time);
+    assert_eq!(sleepers(&nap), 0);
+}
+
 #[test]
 fn a_killed_rank_counts_as_shells_count_it() {
     let outcome = run(&mut aqueduct(&["run", "-n", "1", "--", "sh", "-c", "kill -9 $$"]));

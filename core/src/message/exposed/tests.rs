@@ -89,6 +89,35 @@ fn keys_of_much_memory_are_given_to_those_who_read_much_of_it() {
     assert_eq!(ask(&other, 3 << 27), 5, "one long read");
 }
 
+/// The slot may belong to other memory then: whoever had asked for the first must get no key of it, nor change what is kept about the second.
+#[test]
+fn memory_that_is_revoked_while_it_is_registered_leaves_nothing_to_the_next_one_in_its_slot() {
+    let table = Arc::new(Exposures::new(7));
+    let mut next = Vec::new();
+    let first = table.expose(vec![1; 64].into()).unwrap();
+    let token = first.token();
+    let key = table.key(&token, 0, 64, |_| {
+        first.revoke();
+        next.push(table.expose(vec![2; 64].into()).unwrap());
+        Err(Error::usage("test", "refused"))
+    });
+    assert!(matches!(key, Err(Refusal::Revoked)), "{:?}", key.err());
+    let second = next.pop().unwrap();
+    let (token, mut tried) = (second.token(), 0);
+    assert_eq!(token.slot, 0, "the slot is used again");
+    let key = table.key(&token, 0, 64, |_| {
+        tried += 1;
+        Err(Error::usage("test", "refused"))
+    });
+    assert!(key.is_ok_and(|key| key.is_none()) && tried == 1, "nothing had been tried for it");
+    let stock = table.stock(&token, 0, 64, |_, _| {
+        second.revoke();
+        next.push(table.expose(vec![3; 64].into()).unwrap());
+        None
+    });
+    assert!(matches!(stock, Err(Refusal::Revoked)), "{:?}", stock.err());
+}
+
 #[test]
 fn there_are_only_so_many() {
     let table = Arc::new(Exposures::new(7));

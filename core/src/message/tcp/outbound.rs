@@ -220,3 +220,51 @@ fn none_if_full(written: io::Result<usize>) -> Result<usize> {
         _ => Err(Error::new(ErrorKind::PeerLost, "send", "its connection broke").with_source(error)),
     })
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::message::head::Operation;
+
+    /// Takes whatever is sent.
+    #[derive(Debug)]
+    struct Socket(UnixStream);
+
+    impl RawStream for Socket {
+        fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            (&self.0).write(from)
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    /// A request for a read is longer than the least limit that a user may set.
+    #[test]
+    fn a_frame_longer_than_the_limit_goes_alone() {
+        let (mine, _theirs) = UnixStream::pair().unwrap();
+        let (raw, body) = (Socket(mine), [7; 100]);
+        let mut outbound = Outbound::new(10);
+        let push = |outbound: &mut Outbound| {
+            outbound.push(&raw, Head::new(Operation::Read, 0, 1, body.len()), &body).unwrap()
+        };
+        assert!(push(&mut outbound), "it is sent at once");
+        assert!(push(&mut outbound), "nothing waits before it");
+        assert!(!push(&mut outbound), "one waits");
+        assert!(outbound.kick(&raw).unwrap());
+        assert!(push(&mut outbound) && push(&mut outbound));
+    }
+}

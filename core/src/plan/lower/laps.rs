@@ -83,3 +83,29 @@ fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
     }
     targets
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::samples;
+
+    /// Flags of either half that are left from the lap before would be taken for those of the next one.
+    #[test]
+    fn a_lap_begins_with_all_of_scratch_cleared() {
+        let cleared = |protocol, double_scratch| {
+            let mut plan = samples::one_shot(2, true);
+            plan.settings.protocol = protocol;
+            plan.settings.double_scratch = double_scratch;
+            // The halves of all ranks are as far apart as the longest scratch needs.
+            plan.ranks[1].scratch_chunks = 5;
+            let control = Control::of(&plan, &plan.ranks[0]).unwrap();
+            of_rank(&plan, 0, &control, &mut Addresses::default()).unwrap().unwrap().chunks
+        };
+        assert_eq!(
+            [false, true].map(|double| cleared(Protocol::Ll, double)),
+            [10, 20],
+            "twice the bytes of data"
+        );
+        assert_eq!([false, true].map(|double| cleared(Protocol::Ll128, double)), [5, 10]);
+    }
+}

@@ -391,6 +391,23 @@ mod tests {
     use super::*;
     use crate::plan::{programs, samples};
 
+    /// Lanes take all steps of a list at once, and each moves its counter by one.
+    #[test]
+    fn what_moves_one_counter_twice_is_in_no_list() {
+        let at = |outbound| Counters { outbound, expected: outbound + 8, inbound: outbound + 16 };
+        let signal = |from: Counters| signal(from, 1, at(240), false, &mut Addresses::default());
+        let joined = |counters: [u32; 2]| {
+            let (mut signals, mut waits) = (Vec::new(), Vec::new());
+            for counters in counters.map(at) {
+                join(&mut signals, ptx::Step::Signal(vec![signal(counters)]));
+                join(&mut waits, ptx::Step::Wait(vec![wait(counters, 1, false)]));
+            }
+            (signals.len(), waits.len())
+        };
+        assert_eq!(joined([0, 24]), (1, 1), "of two channels");
+        assert_eq!(joined([24, 24]), (2, 2), "of one channel");
+    }
+
     #[test]
     fn the_other_ends_are_those_of_the_plan() {
         let choices = programs::Choices { chunk_factor: Some(4), ..Default::default() };

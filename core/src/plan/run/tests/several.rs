@@ -144,6 +144,7 @@ fn the_rank_with_the_least_scratch_decides() {
     let comms = ranks(2);
     let left = 64 << 10;
     let held = comms[1].scratch().take(comms[1].scratch().left() - left);
+    let taken = comms[1].scratch().taken();
     let all = |config: fn() -> ExecutorConfig| {
         let prepare = |comm: &Communicator| {
             let config = config().with_variants([(Element::I32, None)]);
@@ -157,7 +158,11 @@ fn the_rank_with_the_least_scratch_decides() {
     for refused in all(|| ExecutorConfig::default().with_max_bytes(64 << 10)) {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
-        assert!(error.to_string().contains(&format!("left is {left};")), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("left is {left};")), "{error}");
+        let number = |behind| text.split(behind).nth(1)?.split(' ').next()?.parse::<u64>().ok();
+        let (needed, enough) = (number("need ").unwrap(), number("SCRATCH_BYTES to ").unwrap());
+        assert_eq!(enough, needed + taken, "the rank that has taken most needs it, too: {error}");
     }
     let longest: Vec<u64> = all(ExecutorConfig::default).into_iter().map(Result::unwrap).collect();
     assert!(longest[0] == longest[1] && longest[0] < left, "{longest:?}");

@@ -143,6 +143,31 @@ fn a_descriptor_of_a_range_is_the_same_memory() {
 }
 
 #[test]
+fn unmapping_waits_for_work_that_may_use_the_range() {
+    let t = on(4);
+    let (handle, p, s) = (create(&t, 4, MIB2), reserve(&t, MIB2), stream(&t));
+    map(&t, p, MIB2, handle, 4);
+    let (gate, other) = (alloc(&t, 8), stream(&t));
+    write(&t, gate, &[0_u64]);
+    let unmap = t.cuMemUnmap.expect("vmm");
+    // SAFETY: handles and addresses are live.
+    unsafe {
+        assert_eq!(t.cuStreamWaitValue64_v2.expect("ops")(s, gate, 1, 0), OK);
+        assert_eq!((t.cuMemsetD8Async)(p, 7, MIB2, s), OK);
+        std::thread::scope(|scope| {
+            let unmapping = scope.spawn(move || unmap(p, MIB2));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!unmapping.is_finished(), "a memset is to come");
+            assert_eq!(t.cuStreamWriteValue64_v2.expect("ops")(other, gate, 1, 0), OK);
+            assert_eq!(unmapping.join().expect("unmaps"), OK);
+        });
+        assert_eq!((t.cuStreamSynchronize)(s), OK);
+        assert_eq!(t.cuMemRelease.expect("vmm")(handle), OK);
+        assert_eq!(t.cuMemAddressFree.expect("vmm")(p, MIB2), OK);
+    }
+}
+
+#[test]
 fn sizes_and_addresses_are_granular() {
     let t = on(4);
     let handle = create(&t, 4, MIB2);

@@ -43,6 +43,28 @@ fn when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed() {
     }
 }
 
+/// The graph is going to use it, and cannot be made to hold it.
+#[test]
+fn what_captured_work_uses_is_never_freed_when_nobody_can_say_which_graph_that_is() {
+    let mut refused = 0;
+    // The first question is that of the capture itself.
+    for nth in 2..5 {
+        let ask = fault::Calls::Function("cuStreamGetCaptureInfo_v2".into());
+        let fault = DriverFault::nth(ask, nth, CUresult::CUDA_ERROR_UNKNOWN);
+        let driver = driver().with_hooks(Arc::new(DriverFaults::new([fault])));
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (stream, probe): (_, KeepAlive) = (Stream::new(&context).unwrap(), Arc::new(()));
+        let graph = GraphExec::capture(&stream, CaptureMode::default(), |stream| {
+            let retained = stream.retain(probe.clone());
+            refused += usize::from(retained.is_err());
+            assert_eq!(Arc::strong_count(&probe), 2, "question {nth}: {retained:?}");
+            Ok(())
+        });
+        drop(graph);
+    }
+    assert_eq!(refused, 2, "whether work is captured, and by which graph");
+}
+
 #[test]
 fn a_capture_that_cannot_be_identified_fails_and_is_ended() {
     let ask = fault::Calls::Function("cuStreamGetCaptureInfo_v2".into());
