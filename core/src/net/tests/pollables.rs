@@ -178,6 +178,7 @@ impl Pollable for Busy {
 
 #[test]
 fn of_two_busy_pollables_neither_starves_whatever_events_and_nudges_the_other_gets() {
+    const NUDGES: u32 = 200;
     for (readable, nudges) in [(true, false), (false, true)] {
         let (reactor, _seen) = reactor();
         let counts = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
@@ -192,13 +193,18 @@ fn of_two_busy_pollables_neither_starves_whatever_events_and_nudges_the_other_ge
         if readable {
             peer.write_all(b"x").unwrap();
         }
-        for _ in 0..200 {
+        for _ in 0..NUDGES {
             if nudges {
                 first.nudge();
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         let [one, two] = counts.map(|count| count.load(Ordering::Acquire));
-        assert!(two > 0 && one / 4 <= two, "{one} polls of one and {two} of the other; readable {readable}");
+        // On a busy machine there are few polls but those that were asked for.
+        let asked = if nudges { NUDGES } else { 0 };
+        assert!(
+            two > 0 && one.saturating_sub(asked) / 4 <= two,
+            "{one} polls of one and {two} of the other; readable {readable}"
+        );
     }
 }
