@@ -85,6 +85,8 @@ pub(super) fn peers(d: &Dut) {
     ok!((d.t.cuCtxSynchronize)());
     assert!(d.download(b, 5000) == data);
     ok!((d.t.cuMemsetD8_v2)(b, 0, 5000));
+    // Nothing orders a stream of this device behind it.
+    ok!((d.t.cuCtxSynchronize)());
     ok!((d.t.cuCtxPopCurrent_v2)(&raw mut context));
     let stream = d.stream();
     ok!((d.t.cuMemcpyPeerAsync)(b, context, a, d.context, 4999, stream));
