@@ -40,7 +40,8 @@ impl<'p> MemoryChannel<'p> {
         self.end.signal(Call::of("MemoryChannel::relaxed_signal"), tb, sync, true);
     }
 
-    /// A wait that makes nothing visible.
+    /// A wait that makes nothing visible: memory that the peer wrote before its signal may not be touched after it, not even to be
+    /// overwritten. For that, use [`wait`](Self::wait).
     #[track_caller]
     pub fn relaxed_wait(&self, tb: u32, sync: SyncType) {
         self.end.wait(Call::of("MemoryChannel::relaxed_wait"), tb, sync, true);
