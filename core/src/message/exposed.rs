@@ -1,6 +1,7 @@
 //! The table of the memory that peers may read.
 #![forbid(unsafe_code)]
 
+mod keys;
 mod lending;
 mod registered;
 
@@ -215,7 +216,7 @@ impl Exposures {
             slot.age = age;
             slots.free.push(token.slot);
         }
-        let registration = entry.as_mut().map(|entry| entry.end_registration((token.slot, token.age)));
+        let registration = entry.as_mut().map(|entry| entry.end_registration(token));
         slots.retired.extend(entry);
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         registration
@@ -238,6 +239,15 @@ impl Exposures {
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         drop(slots);
         drop(free);
+    }
+}
+
+impl Entry {
+    /// Takes what lets peers' devices read the memory of `token`.
+    fn end_registration(&mut self, token: &Token) -> Registration {
+        let registered = std::mem::replace(&mut self.device, Registered::Untried);
+        let rights = std::mem::take(&mut self.rights);
+        Registration::of((token.slot, token.age), rights, self.stock.take(), registered)
     }
 }
 

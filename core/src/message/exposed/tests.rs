@@ -1,6 +1,6 @@
 //! The table of exposed memory.
 
-use super::registered::RETRY;
+use super::keys::RETRY;
 use super::*;
 use crate::message::lent::Lent;
 
