@@ -32,14 +32,6 @@ struct Reaper {
     waiting: AtomicUsize,
 }
 
-impl Reaper {
-    /// Counts an entry of `context` that is about to be queued.
-    fn expect_one(&self, context: &Context) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        left(context, true);
-    }
-}
-
 /// One lock for all lists, so that a stream that may have work is always seen in one of them. Only queries are made
 /// under it; nothing is dropped.
 #[derive(Default)]
@@ -95,7 +87,7 @@ impl Released {
     /// may drop the item and its context as soon as it is queued, so only the reaper is held meanwhile.
     pub(super) fn defer(self) {
         let reaper = self.context.slot::<Arc<Reaper>>().clone();
-        reaper.expect_one(&self.context);
+        reaper.waiting.fetch_add(1, Ordering::Relaxed);
         lock(&reaper.released).push(self);
         #[cfg(all(test, not(loom)))]
         tests::queued();
@@ -193,7 +185,6 @@ impl Context {
             })
             .collect();
         lock(&reaper.state).disposals.extend(early);
-        left(self, self.unreaped() > 0);
     }
 
     /// Number of items whose cleanup waits for work to finish.
@@ -247,7 +238,7 @@ impl Context {
         }
         if let Some(early) = self.run_if_quiet(disposal) {
             let reaper = self.slot::<Arc<Reaper>>();
-            reaper.expect_one(self);
+            reaper.waiting.fetch_add(1, Ordering::Relaxed);
             lock(&reaper.state).disposals.push(early);
         }
     }
@@ -291,7 +282,7 @@ impl Context {
             state.streams.swap_remove(at);
         }
         if let Some(retired) = retired {
-            reaper.expect_one(self);
+            reaper.waiting.fetch_add(1, Ordering::Relaxed);
             state.retired.push(retired);
         }
     }
@@ -299,7 +290,7 @@ impl Context {
     /// Queues a stream that was never watched for cleanup.
     pub(super) fn retire(&self, retired: Retired) {
         let reaper = self.slot::<Arc<Reaper>>();
-        reaper.expect_one(self);
+        reaper.waiting.fetch_add(1, Ordering::Relaxed);
         lock(&reaper.state).retired.push(retired);
     }
 
@@ -378,12 +369,6 @@ impl Retired {
 }
 
 #[cfg(all(test, not(loom)))]
-use tests::left;
-/// Something of the context waits, or nothing does any more: for tests.
-#[cfg(not(all(test, not(loom))))]
-fn left(_: &Context, _: bool) {}
-
-#[cfg(all(test, not(loom)))]
 mod tests {
     use std::cell::RefCell;
     use std::thread::{self, ThreadId};
@@ -396,25 +381,6 @@ mod tests {
 
     thread_local! {
         static QUEUED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
-    }
-
-    /// Contexts of which something waits. Tests end with some, and what nobody would look at again is a leak to the address
-    /// sanitizer, unless a static names it.
-    static LEFT: Mutex<Vec<Context>> = Mutex::new(Vec::new());
-
-    pub(super) fn left(context: &Context, waits: bool) {
-        let mut all = lock(&LEFT);
-        let known = all.iter().position(|known| known == context);
-        let gone = match known {
-            Some(at) if !waits => Some(all.swap_remove(at)),
-            None if waits => {
-                all.push(context.clone());
-                None
-            }
-            _ => None,
-        };
-        drop(all);
-        drop(gone);
     }
 
     /// Runs what a test wants to happen when an item has been queued, before its callback returns.
