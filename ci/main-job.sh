@@ -10,5 +10,7 @@ printf '%s\n' "$out"
 [ "$(printf '%s\n' "$out" | tail -n 1)" = "# Out of bounds values : 0 OK" ] || { echo "main-job: the last line is not the verdict"; exit 1; }
 [ "$seconds" -lt 60 ] || { echo "main-job: took $seconds s, more than 60"; exit 1; }
 # The self-test as users run it: the lanes with tests compile without optimisation.
+start=$SECONDS
 AQUEDUCT_DRIVER=soft timeout 120 cargo run --release --quiet -p aqueduct-tools -- selftest --quick
+[ $((SECONDS - start)) -lt 20 ] || { echo "main-job: the quick self-test took $((SECONDS - start)) s, more than 20"; exit 1; }
 echo "main-job: ok in $seconds s"
