@@ -51,7 +51,8 @@ cases! {
     copies: every_direction, sync_and_async_agree, fills_of_every_width, peers;
     virtual_memory: map_and_alias, rounding_is_required, export_needs_the_handle_type, rights_per_device,
         memory_outlives_its_handle;
-    multicast: mapping_waits_for_all_devices, stores_and_sums_reach_both_devices, every_type_is_reduced, two_processes_are_a_team, the_rules_of_teams;
+    multicast: mapping_waits_for_all_devices, stores_and_sums_reach_both_devices, every_type_is_reduced,
+        two_processes_are_a_team, the_rules_of_teams;
     dmabuf: memory_is_exported_to_other_drivers;
     streams: work_runs_in_order, events_order_streams, write_value_and_wait_value, query_while_busy, host_functions,
         elapsed_time, flags_and_priorities, callbacks, batches_of_memory_operations;
