@@ -26,7 +26,7 @@ emit() { # source architecture [flag]; the caller sets `flags` and the output `f
     # Remove what differs between machines: the compiler's build in the header, folders in .file, and in internal names
     # a hash of the source's path (in line information as bytes).
     sed -i -E -e '/^\/\/ Compiler Build ID/d' -e '/^\/\/ Cuda compilation tools/d' -e 's|(\.file.*")[^"]*/|\1|' \
-        -e 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_00000000_/g' \
+        -e 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_00000000_/g' -e 's/_GLOBAL__N__[0-9a-f]{8}_/_GLOBAL__N__00000000_/g' \
         -e 's/(95,73,78,84,69,82,78,65,76,95,)([0-9]+,){8}95,/\148,48,48,48,48,48,48,48,95,/' "$made"
     if [[ $check == no ]]; then
         mv "$made" "$out" && chmod 644 "$out"

@@ -8,10 +8,10 @@ use cuda_driver_sys::{CUdeviceptr, CUresult};
 
 use super::context::Context;
 use super::device::Device;
+use super::disposal::Users;
 use super::driver::call;
 use super::keep::KeepAlive;
 use super::pod::Pod;
-use super::reaper::Users;
 use super::slice::{DeviceSlice, resolve};
 use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::deadline::Deadline;

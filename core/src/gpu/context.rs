@@ -25,6 +25,11 @@ pub struct Context {
     inner: Arc<ContextInner>,
 }
 
+/// A context that may be gone.
+pub(super) struct WeakContext {
+    inner: Weak<ContextInner>,
+}
+
 struct ContextInner {
     raw: CUcontext,
     lost: AtomicBool,
@@ -77,6 +82,10 @@ impl Context {
     pub(super) fn all(driver: &Driver) -> Vec<Self> {
         let known = lock(&driver.slot::<Contexts>().0);
         known.values().filter_map(Weak::upgrade).map(|inner| Self { inner }).collect()
+    }
+
+    pub(super) fn downgrade(&self) -> WeakContext {
+        WeakContext { inner: Arc::downgrade(&self.inner) }
     }
 
     /// The one value of type `T` that belongs to this context. It is dropped with the context current.
@@ -162,6 +171,16 @@ impl Context {
     /// As [`Context::note`], for a result.
     pub(crate) fn noted<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| self.note(error))
+    }
+}
+
+impl WeakContext {
+    pub(super) fn upgrade(&self) -> Option<Context> {
+        self.inner.upgrade().map(|inner| Context { inner })
+    }
+
+    pub(super) fn is(&self, context: &Context) -> bool {
+        ptr::eq(self.inner.as_ptr(), Arc::as_ptr(&context.inner))
     }
 }
 

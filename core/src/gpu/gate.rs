@@ -1,20 +1,21 @@
 //! Keeps launches and freeing apart. Between the look that finds a context quiet and the call that frees, another thread
 //! may launch a kernel; the driver then waits for it, and it may be waiting for the thread that frees.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::deadline::{Backoff, Deadline};
-use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicUsize, Ordering, fence};
 
 /// How long a launch lets memory be freed first. Freeing on a quiet device takes less. If the driver waits all the same,
 /// for work that this library does not know, launching must go on: that work may be waiting for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of one context. Threads that enqueue pass it together; one that frees passes it alone, and never waits.
+/// Of one context. Threads that enqueue pass it together, and so do threads that free, which never wait; the two never mix.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     enqueuing: AtomicUsize,
-    freeing: AtomicBool,
+    freeing: AtomicUsize,
 }
 
 /// A thread that enqueues.
@@ -23,7 +24,7 @@ pub(super) struct Enqueuing<'a>(&'a Gate);
 
 /// A thread that frees.
 #[derive(Debug)]
-pub(super) struct Freeing<'a>(&'a Gate);
+pub(super) struct Freeing(Arc<Gate>);
 
 impl Gate {
     /// Call it around each call that enqueues work.
@@ -48,15 +49,13 @@ impl Gate {
         self.enqueuing.fetch_add(1, Ordering::SeqCst);
         let enqueuing = Enqueuing(self);
         fence(Ordering::SeqCst);
-        (!self.freeing.load(Ordering::SeqCst)).then_some(enqueuing)
+        (self.freeing.load(Ordering::SeqCst) == 0).then_some(enqueuing)
     }
 
-    /// None while others enqueue or free.
-    pub(super) fn try_free(&self) -> Option<Freeing<'_>> {
-        if self.freeing.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        let freeing = Freeing(self);
+    /// None while others enqueue.
+    pub(super) fn try_free(self: &Arc<Self>) -> Option<Freeing> {
+        self.freeing.fetch_add(1, Ordering::SeqCst);
+        let freeing = Freeing(self.clone());
         fence(Ordering::SeqCst);
         (self.enqueuing.load(Ordering::SeqCst) == 0).then_some(freeing)
     }
@@ -68,31 +67,30 @@ impl Drop for Enqueuing<'_> {
     }
 }
 
-impl Drop for Freeing<'_> {
+impl Drop for Freeing {
     fn drop(&mut self) {
-        self.0.freeing.store(false, Ordering::SeqCst);
+        self.0.freeing.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[cfg(all(test, loom))]
 mod models {
-    use loom::sync::Arc;
     use loom::thread;
 
     use super::*;
+    use crate::sync::AtomicBool;
 
     #[test]
     fn loom_nothing_is_enqueued_while_memory_is_freed() {
         loom::model(|| {
-            let state = Arc::new((Gate::default(), AtomicBool::default()));
-            let other = state.clone();
+            let (gate, busy) = (Arc::new(Gate::default()), Arc::new(AtomicBool::default()));
+            let other = (gate.clone(), busy.clone());
             let enqueues = thread::spawn(move || {
-                let (gate, busy) = &*other;
+                let (gate, busy) = other;
                 if let Some(_enqueuing) = gate.try_enqueue() {
                     busy.store(true, Ordering::Relaxed);
                 }
             });
-            let (gate, busy) = &*state;
             if let Some(_freeing) = gate.try_free() {
                 let quiet = !busy.load(Ordering::Relaxed);
                 thread::yield_now();
@@ -112,15 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_frees_or_several_enqueue() {
-        let gate = Gate::default();
+    fn several_free_or_several_enqueue() {
+        let gate = Arc::new(Gate::default());
         let two = (gate.enqueue(), gate.enqueue());
         assert!(gate.try_free().is_none());
         drop(two);
-        let freeing = gate.try_free().expect("nobody enqueues");
-        assert!(gate.try_free().is_none() && gate.try_enqueue().is_none());
+        let first = gate.try_free().expect("nobody enqueues");
+        let second = gate.try_free().expect("the driver does not wait for one that frees");
+        drop(first);
+        assert!(gate.try_enqueue().is_none(), "one still frees");
         drop(gate.enqueue());
-        drop(freeing);
+        drop(second);
         assert!(gate.try_enqueue().is_some());
         assert!(gate.try_free().is_some());
     }

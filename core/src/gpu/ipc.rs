@@ -14,11 +14,11 @@ use std::sync::{Arc, PoisonError, Weak};
 use cuda_driver_sys::{CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
 use super::context::Context;
+use super::disposal::{Action, Users};
 use super::driver::call;
 pub use super::handle::FabricHandle;
 use super::keep::KeepAlive;
 use super::pointer::address_range;
-use super::reaper::{Action, Users};
 use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};

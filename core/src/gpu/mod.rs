@@ -18,6 +18,7 @@ mod context;
 mod copy;
 mod device;
 mod disk_cache;
+mod disposal;
 mod dmabuf;
 pub(crate) mod driver;
 mod event;
@@ -48,7 +49,9 @@ mod slots;
 mod staging;
 mod status;
 mod stream;
+mod unfinished;
 pub(crate) mod vmm;
+mod waiting;
 
 #[cfg(test)]
 mod tests;

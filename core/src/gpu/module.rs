@@ -11,10 +11,10 @@ use cuda_driver_sys::{
 
 use super::context::Context;
 use super::device::ComputeCapability;
+use super::disposal::Users;
 use super::driver::call;
 use super::jit::{JitLog, explain};
 use super::params::{Declared, Sizes};
-use super::reaper::Users;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 

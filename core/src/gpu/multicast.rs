@@ -11,9 +11,9 @@ use std::sync::Arc;
 use cuda_driver_sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
 
 use super::context::Context;
+use super::disposal::{Action, Users};
 use super::driver::call;
 use super::handle::HandleTypes;
-use super::reaper::{Action, Users};
 use super::vmm::{Mapping, PhysicalAllocation};
 use crate::error::Result;
 

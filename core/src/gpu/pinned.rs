@@ -11,9 +11,9 @@ use cuda_driver_sys::{
 };
 
 use super::context::Context;
+use super::disposal::{Action, Users};
 use super::driver::call;
 use super::keep::KeepAlive;
-use super::reaper::Users;
 use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, ErrorKind, Result};
 use crate::volatile::VolatileSlice;
@@ -173,17 +173,13 @@ impl Drop for HostRegistration {
     fn drop(&mut self) {
         let host = self.host.as_ptr().expose_provenance();
         let keep = Arc::clone(&self.keep);
-        self.context.dispose(
-            Users::All,
-            Box::new(move |driver| {
-                let host = ptr::with_exposed_provenance_mut::<c_void>(host);
-                // SAFETY: registered by `new`, undone once; all contexts are quiet when this runs, and `keep` keeps the
-                // memory until it has.
-                let result = unsafe { call!(driver, cuMemHostUnregister(host)) };
-                drop(keep);
-                result
-            }),
-        );
+        let unregister: Action = Box::new(move |driver| {
+            let host = ptr::with_exposed_provenance_mut::<c_void>(host);
+            // SAFETY: registered by `new`, undone once; all contexts are quiet when this runs, and `keep` keeps the memory until
+            // it has.
+            unsafe { call!(driver, cuMemHostUnregister(host)) }
+        });
+        self.context.dispose_then(Users::All, unregister, Box::new(move || drop(keep)));
     }
 }
 

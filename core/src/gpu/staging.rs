@@ -11,10 +11,11 @@ use std::sync::Arc;
 use cuda_driver_sys::{CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr, CUstream, CUstream_flags};
 
 use super::context::Context;
+use super::disposal::Users;
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
 use super::query::{is_idle, poll_until};
-use super::reaper::{Retired, Users};
+use super::unfinished::Retired;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::sync::{Mutex, lock_until};

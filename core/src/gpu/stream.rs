@@ -15,8 +15,8 @@ use super::keep::KeepAlive;
 use super::kept::Kept;
 use super::outcomes::Outcomes;
 use super::query::{capture_id, is_capturing, is_idle, poll_until};
-use super::reaper::{Retired, Sweep};
 use super::status::is_sticky;
+use super::unfinished::{Retired, Sweep};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
@@ -167,7 +167,7 @@ impl Stream {
         self.inner.outcomes.begin_work();
         // Dropped last, outside the locks, because a buffer's Drop looks at every stream.
         let (mut what, mut done) = (what.into_iter().peekable(), Vec::new());
-        let _enqueuing = context.slot::<Gate>().enqueue();
+        let _enqueuing = context.slot::<Arc<Gate>>().enqueue();
         let _order = lock(&self.inner.order);
         // Asked first: if the driver cannot say, nothing has been enqueued yet, and nothing needs to be kept.
         let fate = what.peek().map(|_| context.noted(self.inner.fate())).transpose()?;

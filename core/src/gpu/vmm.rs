@@ -17,12 +17,12 @@ use cuda_driver_sys::{
 
 use super::context::Context;
 use super::device::Device;
+use super::disposal::{Action, Users};
 use super::driver::call;
 use super::handle::FabricHandle;
 pub use super::handle::HandleTypes;
 use super::keep::KeepAlive;
 use super::pointer::address_range;
-use super::reaper::{Action, Users};
 use super::slice::{DeviceSlice, resolve};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};

@@ -94,9 +94,8 @@ type Remote = (u32, Buffer, ChannelKind);
 
 fn write_rank(out: &mut String, rank: &RankPlan, id: usize) -> Result<()> {
     let (input, output, scratch) = (rank.input_chunks, rank.output_chunks, rank.scratch_chunks);
-    let chunks =
-        format_args!("\"input_chunks\":{input},\"output_chunks\":{output},\"scratch_chunks\":{scratch}");
-    add(out, format_args!("{{\"id\":{id},{chunks},\"threadblocks\":["));
+    add(out, format_args!("{{\"id\":{id},\"input_chunks\":{input},\"output_chunks\":{output},"));
+    add(out, format_args!("\"scratch_chunks\":{scratch},\"threadblocks\":["));
     let mut remotes = Vec::new();
     for (index, block) in rank.blocks.iter().enumerate() {
         separate(out, index, "\n ");
@@ -241,8 +240,8 @@ impl Writer<'_> {
                         "a loop's unit of {unit} bytes cannot be written; the limit is 4 GiB"
                     )));
                 }
-                let context = format_args!("{{\"unit_size\":{unit},\"num_chunks\":{chunks}}}");
-                add(out, format_args!("{{\"name\":\"pipeline\",\"iter_context\":{context},\"ops\":["));
+                add(out, format_args!("{{\"name\":\"pipeline\",\"iter_context\":{{\"unit_size\":{unit},"));
+                add(out, format_args!("\"num_chunks\":{chunks}}},\"ops\":["));
                 self.operations(out, &repeated.body)?;
                 out.push_str("]}");
             }

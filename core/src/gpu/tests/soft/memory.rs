@@ -17,7 +17,7 @@ use crate::gpu::{
 use crate::sync::Ordering;
 
 const PLAIN: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
-const FD: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Fd };
+pub(super) const FD: BufferOptions = BufferOptions { zeroed: true, handles: HandlePolicy::Fd };
 
 #[test]
 fn buffers_hold_what_is_put_into_them_at_any_offset() {

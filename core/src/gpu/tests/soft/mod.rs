@@ -7,6 +7,7 @@ mod arguments;
 mod captures;
 mod drop_order;
 mod kernels;
+mod leaving;
 mod memory;
 mod multicast;
 mod peer;

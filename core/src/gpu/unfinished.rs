@@ -1,0 +1,164 @@
+//! What may still run in a context: streams in use, and streams that were dropped before their work was done.
+
+use std::ptr;
+use std::sync::Weak;
+
+use cuda_driver_sys::{CUevent, CUstream};
+
+use super::context::Context;
+use super::driver::{Driver, call};
+use super::keep::KeepAlive;
+use super::query::{is_idle, is_reached};
+use crate::error::Result;
+use crate::sync::{Mutex, lock};
+
+/// Of one context. One lock for both lists, so that a stream that may have work is always seen in one of them. Only queries are
+/// made under it; nothing is dropped.
+#[derive(Default)]
+struct Unfinished(Mutex<Streams>);
+
+#[derive(Default)]
+struct Streams {
+    watched: Vec<Watched>,
+    retired: Vec<Retired>,
+}
+
+/// The owner of a stream.
+pub(super) trait Sweep: Send + Sync {
+    /// Drops what the stream retains, if it is idle. The context is current.
+    fn sweep(&self);
+}
+
+/// A stream in use.
+struct Watched {
+    raw: CUstream,
+    stream: Weak<dyn Sweep>,
+}
+
+// SAFETY: `raw` is an opaque handle that the driver accepts on any thread; the rest is Send.
+unsafe impl Send for Watched {}
+
+/// A dropped stream whose work was not done.
+#[expect(dead_code, reason = "context and kept are held, not read: until the work is done")]
+pub(super) struct Retired {
+    pub(super) context: Context,
+    /// Destroyed when its work is done, if `owned`.
+    pub(super) stream: CUstream,
+    pub(super) owned: bool,
+    /// Queried instead of a stream that is not ours, which its owner may destroy.
+    pub(super) event: Option<CUevent>,
+    pub(super) kept: Vec<KeepAlive>,
+}
+
+// SAFETY: stream and event are opaque handles that the driver accepts on any thread; everything else is Send.
+unsafe impl Send for Retired {}
+
+impl Context {
+    /// Counts the work of `stream` when judging whether the context is quiet.
+    pub(super) fn watch(&self, raw: CUstream, stream: Weak<dyn Sweep>) {
+        lock(&self.slot::<Unfinished>().0).watched.push(Watched { raw, stream });
+    }
+
+    /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
+    pub(super) fn unwatch(&self, stream: &dyn Sweep, retired: Option<Retired>) {
+        let mut streams = lock(&self.slot::<Unfinished>().0);
+        let known = |watched: &Watched| ptr::addr_eq(watched.stream.as_ptr(), stream);
+        if let Some(at) = streams.watched.iter().position(known) {
+            streams.watched.swap_remove(at);
+        }
+        if let Some(retired) = retired {
+            self.begin_waiting();
+            streams.retired.push(retired);
+        }
+    }
+
+    /// Queues a stream that was never watched for cleanup.
+    pub(super) fn retire(&self, retired: Retired) {
+        self.begin_waiting();
+        lock(&self.slot::<Unfinished>().0).retired.push(retired);
+    }
+
+    /// Drops what streams in use retain for work that is done. The context is current.
+    pub(super) fn sweep_streams(&self) {
+        let streams: Vec<_> = {
+            let streams = lock(&self.slot::<Unfinished>().0);
+            streams.watched.iter().filter_map(|watched| watched.stream.upgrade()).collect()
+        };
+        // Sweeping and dropping may take the lock, so they happen outside it.
+        streams.iter().for_each(|stream| stream.sweep());
+    }
+
+    /// Destroys the dropped streams whose work is done by now, and drops what it used.
+    pub(super) fn release_retired(&self) {
+        let Ok(_entered) = self.enter() else { return };
+        let done = lock(&self.slot::<Unfinished>().0).take_done(self);
+        // Dropping what was kept may free memory, which takes the lock.
+        for retired in done {
+            retired.release(self.driver());
+            self.end_waiting(1);
+        }
+    }
+
+    /// Whether nothing this library knows of runs in the context.
+    pub(super) fn is_quiet(&self) -> bool {
+        let Ok(_entered) = self.enter() else { return false };
+        self.is_lost() || lock(&self.slot::<Unfinished>().0).are_idle(self.driver())
+    }
+
+    /// Calls `f` for each dropped stream whose work was not done at the last look: with its handle, if it is ours, or an event behind its
+    /// work. Both are valid during the call only.
+    pub(super) fn each_retired(
+        &self,
+        mut f: impl FnMut(CUstream, Option<CUevent>) -> Result<()>,
+    ) -> Result<()> {
+        let _entered = self.enter()?;
+        // Locked throughout: nobody destroys an event or a stream of the list meanwhile.
+        let streams = lock(&self.slot::<Unfinished>().0);
+        streams.retired.iter().try_for_each(|retired| f(retired.stream, retired.event))
+    }
+}
+
+impl Streams {
+    /// The context is current.
+    fn are_idle(&self, driver: &Driver) -> bool {
+        self.retired.iter().all(|retired| retired.is_done(driver).unwrap_or(false))
+            && self.watched.iter().all(|watched| is_idle(driver, watched.raw).unwrap_or(false))
+    }
+
+    fn take_done(&mut self, context: &Context) -> Vec<Retired> {
+        let mut done = Vec::new();
+        let mut at = 0;
+        while let Some(retired) = self.retired.get(at) {
+            match retired.is_done(context.driver()) {
+                Ok(false) => at += 1,
+                Ok(true) => done.push(self.retired.swap_remove(at)),
+                Err(error) => {
+                    log::error!("leaking what unfinished work used: {}", context.note(error));
+                    std::mem::forget(self.retired.swap_remove(at));
+                    context.end_waiting(1);
+                }
+            }
+        }
+        done
+    }
+}
+
+impl Retired {
+    fn is_done(&self, driver: &Driver) -> Result<bool> {
+        match self.event {
+            None => is_idle(driver, self.stream),
+            Some(event) => is_reached(driver, event),
+        }
+    }
+
+    fn release(self, driver: &Driver) {
+        if let Some(event) = self.event {
+            // SAFETY: made when the stream was dropped, destroyed here once.
+            driver.note_drop(unsafe { call!(driver, cuEventDestroy_v2(event)) });
+        }
+        if self.owned {
+            // SAFETY: the stream's owner is gone and gave it to us; it is idle; destroyed here once.
+            driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) });
+        }
+    }
+}
