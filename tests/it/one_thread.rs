@@ -149,9 +149,10 @@ fn around_a_ring(machine: Machine, test: &str) {
         for (rank, stream) in (0..).zip(&streams) {
             stream.synchronize(soon()).unwrap();
             let (from_previous, from_next) = ((rank + RANKS - 1) % RANKS, (rank + 1) % RANKS);
-            let what = format_args!("what came to rank {rank}");
-            assert_same(&contents(&inboxes[rank as usize]), &bytes(from_previous, 3, LEN), what);
-            assert_same(&contents(&backs[rank as usize]), &bytes(from_next, 3, LEN), what);
+            for (came, from) in [(&inboxes, from_previous), (&backs, from_next)] {
+                let what = contents(&came[rank as usize]);
+                assert_same(&what, &bytes(from, 3, LEN), format_args!("what came to rank {rank}"));
+            }
         }
     });
 }

@@ -20,7 +20,8 @@ use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 /// All that is counted on one context.
 #[derive(Default)]
 pub(super) struct Residency {
-    /// Identity of the stream of the latest launch.
+    /// Identity of the stream whose next launch needs no order: it had the latest turn, and no kernel was counted since. 0 if there is
+    /// none.
     latest: AtomicUsize,
     ledger: Mutex<Ledger>,
 }
@@ -96,8 +97,11 @@ impl Context {
         any_order: bool,
         series: Option<Series>,
     ) -> Result<Room> {
-        let mut ledger = lock(&self.slot::<Residency>().ledger);
+        let residency = self.slot::<Residency>();
+        let mut ledger = lock(&residency.ledger);
         let number = ledger.number();
+        // With this kernel the device may be crowded, and launches so far had no order.
+        residency.latest.store(0, Ordering::Release);
         let series = series.unwrap_or(Series(number));
         ledger.claims.push(Claim { number, series, blocks, capacity, any_order });
         if ledger.is_crowded() && ledger.claims.iter().any(|claim| claim.any_order) {
@@ -125,21 +129,19 @@ impl Room {
         if residency.latest.load(Ordering::Acquire) == me || stream.is_capturing()? {
             return Ok(());
         }
-        let (others, mut dropped, crowded): (Vec<Stream>, _, _) = {
+        let (others, mut dropped, crowded, turn): (Vec<Stream>, _, _, _) = {
             let mut ledger = lock(&residency.ledger);
             let gone: Vec<_> = ledger.streams.extract_if(.., |(known, _)| !known.is_alive()).collect();
             ledger.dropped.extend(gone.into_iter().map(|(_, handle)| handle));
             if ledger.streams.iter().all(|(known, _)| known.identity() != me) {
                 ledger.streams.push((stream.downgrade(), stream.handle().addr()));
             }
-            residency.latest.store(me, Ordering::Release);
-            let crowded = ledger.is_crowded();
+            // Only a turn that succeeds, and that no other turn or kernel has overtaken, spares the next launch its own.
+            residency.latest.store(0, Ordering::Release);
+            let (turn, crowded) = (ledger.number(), ledger.is_crowded());
             let others = ledger.streams.iter().filter(|(known, _)| crowded && known.identity() != me);
-            (
-                others.filter_map(|(known, _)| known.upgrade()).collect(),
-                std::mem::take(&mut ledger.dropped),
-                crowded,
-            )
+            let others = others.filter_map(|(known, _)| known.upgrade()).collect();
+            (others, std::mem::take(&mut ledger.dropped), crowded, turn)
         };
         if !dropped.is_empty() {
             let followed = stream.follow_dropped(&mut dropped, crowded);
@@ -155,6 +157,10 @@ impl Room {
                 event.record(&other)?;
                 stream.wait_event(&event)?;
             }
+        }
+        let ledger = lock(&residency.ledger);
+        if ledger.next == turn {
+            residency.latest.store(me, Ordering::Release);
         }
         Ok(())
     }
