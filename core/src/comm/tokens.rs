@@ -49,14 +49,16 @@ impl Tokens {
 
     /// The words of semaphores that are waited for on the device, or on the host.
     pub(crate) fn pool(&self, side: Side) -> Result<Arc<TokenPool>> {
-        let mut pool = lock(match side {
+        let known = match side {
             Side::Device => &self.device,
             Side::Host => &self.host,
-        });
-        if let Some(pool) = &*pool {
+        };
+        if let Some(pool) = &*lock(known) {
             return Ok(pool.clone());
         }
-        Ok(pool.insert(TokenPool::new(&self.context, side, self.count)?).clone())
+        // Without the lock: an allocation drops what the user's streams retain, and that may ask for a semaphore.
+        let pool = TokenPool::new(&self.context, side, self.count)?;
+        Ok(lock(known).get_or_insert(pool).clone())
     }
 }
 

@@ -46,14 +46,19 @@ impl Pool {
     /// # Errors
     /// A driver error, for instance if no more memory can be locked.
     pub(super) fn of(context: &Context) -> Result<Arc<Self>> {
-        let mut known = lock(&context.slot::<Known>().0);
-        if let Some(pool) = known.upgrade() {
+        let known = &context.slot::<Known>().0;
+        if let Some(pool) = lock(known).upgrade() {
             return Ok(pool);
         }
+        // Without the lock: an allocation drops what the user's streams retain, and that may ask for the pool.
         let memory = Arc::new(PinnedBuffer::new(context, BLOCKS * STAGED)?);
         let (free, last_copies) = (Mutex::new((0..BLOCKS).collect()), Mutex::default());
         let stock = Arc::new(Stock { memory, free, last_copies });
         let pool = Arc::new(Self { stock, outward: Stream::new(context)?, inward: Stream::new(context)? });
+        let mut known = lock(known);
+        if let Some(other) = known.upgrade() {
+            return Ok(other);
+        }
         *known = Arc::downgrade(&pool);
         Ok(pool)
     }

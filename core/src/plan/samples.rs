@@ -280,7 +280,7 @@ fn switch_all_reduce() -> Plan {
 }
 
 /// Through proxies: a put with signal and flush, and a put with a signal and a flush behind it.
-fn port_all_gather() -> Plan {
+pub(super) fn port_all_gather() -> Plan {
     let rank = |rank: u32| {
         let peer = 1 - rank;
         let port = Channel { kind: ChannelKind::Port, index: 0 };
@@ -325,7 +325,7 @@ fn port_all_gather() -> Plan {
 }
 
 /// Packets through proxies: made in scratch, put to the peer, and put back from there.
-fn port_packets() -> Plan {
+pub(super) fn port_packets() -> Plan {
     let rank = |rank: u32| {
         let peer = 1 - rank;
         let put = |source, target, forward| {

@@ -40,14 +40,14 @@ impl Words {
 
     /// A line of zeros. Call it in `setup()`: it may allocate.
     pub(super) fn line(&self) -> Result<Arc<Line>> {
-        let mut pages = lock(&self.pages);
-        let known = pages.iter().find_map(Page::take);
+        let known = lock(&self.pages).iter().find_map(Page::take);
         let line = match known {
             Some(line) => line,
             None => {
+                // Without the lock: an allocation drops what the user's streams retain, and that may ask for a line.
                 let buffer = Arc::new(PinnedBuffer::new(&self.context, LINES * LINE)?);
                 let page = Arc::new(Page { buffer, free: Mutex::new(u64::MAX << 1) });
-                pages.push(page.clone());
+                lock(&self.pages).push(page.clone());
                 Line { page, number: 0 }
             }
         };
@@ -136,5 +136,28 @@ mod tests {
         let again: Vec<_> = (0..2 * LINES - 3).map(|_| words.line().unwrap()).collect();
         let again = again.iter().find(|line| line.device_ptr() == place).expect("it was not used again");
         assert_eq!(again.memory().unwrap().word64(0).unwrap().load(Ordering::Acquire), 0);
+    }
+
+    struct Asks(std::sync::Weak<Words>, std::sync::mpsc::Sender<bool>);
+
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            let line = self.0.upgrade().and_then(|words| words.line().ok());
+            self.1.send(line.is_some()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_while_a_page_is_made_may_ask_for_a_line() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let words = Words::new(&context);
+        let (asking, answer) = (Arc::downgrade(&words), std::sync::mpsc::channel());
+        let stream = Stream::new(&context).unwrap();
+        stream.retain(Arc::new(Asks(asking, answer.0))).unwrap();
+        let making = std::thread::spawn(move || words.line().unwrap());
+        let answered = answer.1.recv_timeout(std::time::Duration::from_secs(20));
+        assert_eq!(answered, Ok(true), "it waits for a lock of the thread that it runs on");
+        making.join().unwrap();
     }
 }

@@ -163,14 +163,16 @@ pub(super) fn neighbours(rank: u32, plan: &Plan) -> BTreeSet<u32> {
     let mut all: BTreeSet<u32> = mine.memory_channels.iter().copied().collect();
     all.extend(mine.switches.iter().flat_map(|switch| &switch.ranks));
     // Ranks that exchange packets begin a lap of flags together, by loads and stores.
-    all.extend(packet_puts(mine));
-    let others = mine
-        .port_channels
-        .iter()
-        .filter(|&&peer| packet_puts(&plan.ranks[peer as usize]).any(|to| to == rank));
-    all.extend(others);
+    all.extend(exchange_packets(rank, plan));
     all.remove(&rank);
     all
+}
+
+/// The ranks whose proxies put packets into this rank's scratch, and those into whose scratch its own put them.
+pub(super) fn exchange_packets(rank: u32, plan: &Plan) -> impl Iterator<Item = u32> {
+    let mine = &plan.ranks[rank as usize];
+    let puts_here = move |peer: &u32| packet_puts(&plan.ranks[*peer as usize]).any(|to| to == rank);
+    packet_puts(mine).chain(mine.port_channels.iter().copied().filter(puts_here))
 }
 
 /// The ranks into whose scratch a rank's proxies put packets.

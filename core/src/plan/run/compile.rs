@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 
 use super::agreement::{Agreed, Offer};
-use super::arena::{Uses, neighbours};
+use super::arena::{Uses, exchange_packets, neighbours};
 use super::config::ExecutorConfig;
 use super::ir::{Plan, Protocol};
 use super::kernel::{ANY, Kernel, Kernels, Loader, Variant};
 use super::lane::Lane;
 use super::lower::{Address, Averages, Control, Team, Ways, copies, lower};
+use super::ports::transport;
 use super::sizes::Chunks;
 use super::verdict::checked;
-use crate::comm::Communicator;
+use crate::comm::{Communicator, Transport};
 use crate::error::{Error, ErrorKind, Result};
 
 const PREPARE: &str = "Executor::prepare";
@@ -69,6 +70,7 @@ pub(super) fn compile(
         }
     }
     lines_stay_whole(comm, plan)?;
+    packets_stay_whole(comm, plan, config)?;
     load(Loader { context: comm.context(), cache }, plan, rank, config, teams)
 }
 
@@ -128,6 +130,22 @@ fn lines_stay_whole(comm: &Communicator, plan: &Plan) -> Result<()> {
             Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer))
         }
         _ => Ok(()),
+    }
+}
+
+/// An error if a NIC would bring packets: it may write a flag before its data, which is registered for relaxed ordering.
+fn packets_stay_whole(comm: &Communicator, plan: &Plan, config: &ExecutorConfig) -> Result<()> {
+    let by_nic = |peer: &u32| matches!(transport(comm, *peer, config.port_transport), Transport::Ib(_));
+    match exchange_packets(comm.rank(), plan).find(by_nic) {
+        Some(peer) => {
+            let message = format!(
+                "the plan puts packets through a port channel between rank {} and rank {peer}, and a NIC may write a packet's \
+                 flag before its data; choose another transport with ExecutorConfig::with_port_transport, or put plain data",
+                comm.rank()
+            );
+            Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer))
+        }
+        None => Ok(()),
     }
 }
 

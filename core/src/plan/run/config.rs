@@ -42,7 +42,8 @@ impl ExecutorConfig {
     }
 
     /// The same with port channels over this transport. By default they use CudaIpc where the peer's device is reached, and
-    /// Ethernet elsewhere.
+    /// Ethernet elsewhere. A plan that puts packets through them is refused over [`Transport::Ib`]: a NIC may write a packet's flag
+    /// before its data.
     #[must_use]
     pub fn with_port_transport(mut self, transport: Transport) -> Self {
         self.port_transport = Some(transport);

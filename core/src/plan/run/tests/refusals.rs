@@ -9,7 +9,7 @@ use super::super::super::{Kind, Reduction, samples};
 use super::{
     Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks, ranks_on,
 };
-use crate::comm::Communicator;
+use crate::comm::{Communicator, Transport};
 use crate::error::{Error, ErrorKind};
 use crate::gpu::{Context, GpuBuffer, Hooks};
 
@@ -103,6 +103,27 @@ fn a_plan_that_reduces_needs_variants() {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
         assert!(error.to_string().contains("with_variants"), "{error}");
+    }
+    close(&comms);
+}
+
+/// As `PortChannel::with_packets` does.
+#[test]
+fn packets_through_ports_over_a_nic_are_refused() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let (packets, plain) = (samples::port_packets(), samples::port_all_gather());
+    let prepare = |plan| {
+        let config = ExecutorConfig::default().with_max_bytes(1 << 16).with_port_transport(Transport::Ib(0));
+        everywhere(&comms, |comm| Executor::prepare(comm, plan, config.clone(), LIMIT))
+    };
+    for refused in prepare(&packets) {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("a NIC may write a packet's flag before its data"), "{error}");
+    }
+    for refused in prepare(&plain) {
+        assert!(!refused.unwrap_err().to_string().contains("packet"), "there is no NIC, but that is all");
     }
     close(&comms);
 }
