@@ -53,6 +53,31 @@ ended() {
     return "$(cat "$status")"
 }
 
+# tested SECONDS ARGUMENT...: `cargo test` with these arguments and a time limit. Each name behind `--`, of tests to run or to skip,
+# must be part of a test's name: otherwise a lane passes without the tests that were renamed.
+tested() {
+    local seconds=$1
+    shift
+    named "$@" && timeout "$seconds" cargo test "$@"
+}
+named() {
+    local argument behind="" build=() names=() tests name
+    for argument; do
+        case $behind$argument in
+            --) behind=yes ;;
+            yes--test-threads) echo "write --test-threads=N"; return 1 ;;
+            yes-*) ;;
+            yes*) names+=("$argument") ;;
+            *) build+=("$argument") ;;
+        esac
+    done
+    [ ${#names[@]} -gt 0 ] || return 0
+    tests=$(cargo test "${build[@]}" -- --list 2>/dev/null | sed -n 's/: test$//p')
+    for name in "${names[@]}"; do
+        grep -qF -- "$name" <<<"$tests" || { echo "no test has a name with '$name' (cargo test ${build[*]})"; return 1; }
+    done
+}
+
 # CPU seconds of this shell and of all its children that have exited.
 cpu_seconds() { awk '{ print int(($14 + $15 + $16 + $17) / hz) }' hz="$(getconf CLK_TCK)" "/proc/$$/stat"; }
 

@@ -23,17 +23,17 @@ tests() { timeout 1800 cargo test --workspace --no-fail-fast -- --quiet; }
 # A job of this user and one of `nobody` at the same time, and each as a stranger at a unix socket of the other's.
 two-users() {
     [ "$(id -u)" = 0 ] || { echo "only root can start a job as another user: run as root"; exit 77; }
-    timeout 300 cargo test --workspace --test command -- --quiet --ignored --exact \
+    tested 300 --workspace --test command -- --quiet --ignored --exact \
         concurrent_jobs::jobs_of_two_users_run_at_the_same_time &&
-        timeout 300 cargo test --workspace --lib -- --quiet --ignored other_users::
+        tested 300 --workspace --lib -- --quiet --ignored other_users::
 }
 # Processes that exchange messages for 20 seconds while some of them are killed and started again; ci/deep.sh does so for longer.
-messages() { timeout 300 cargo test --workspace --test it -- --quiet --ignored messages::soak::; }
+messages() { tested 300 --workspace --test it -- --quiet --ignored messages::soak::; }
 # Folders that are missing, full or read-only, mounted in a namespace of their own.
 namespaces() {
     unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
         { echo "no mount namespace can be made here: run as root, or allow user namespaces"; exit 77; }
-    timeout 300 cargo test --workspace --test command -- --quiet --ignored folders::
+    tested 300 --workspace --test command -- --quiet --ignored folders::
 }
 # Channels, collectives, plans, ports and the device library with every access checked against the memory model, and memory as weak
 # as it allows; the ranks are threads, because the detector sees one process. Devices are small, so that grids are. Only LL128, among
@@ -42,14 +42,14 @@ namespaces() {
 races() {
     checked channels::soft litmus::soft plans::soft built_in::soft::two_threads &&
         AQUEDUCT_SOFT_LINES=torn checked collectives::soft device_library::soft ports::software::cuda_ipc &&
-        AQUEDUCT_SOFT_CHECK=races,weak timeout 300 cargo test --workspace --test run -- --quiet &&
-        AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 timeout 300 \
-            cargo test --workspace --test plan --test watched -- --quiet --skip every_element --skip hundreds_of \
+        AQUEDUCT_SOFT_CHECK=races,weak tested 300 --workspace --test run -- --quiet &&
+        AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tested 300 \
+            --workspace --test plan --test watched -- --quiet --skip every_element --skip hundreds_of \
             --skip multicast
 }
 checked() {
-    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 timeout 400 \
-        cargo test --workspace --test it -- --quiet "$@"
+    AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 400 \
+        --workspace --test it -- --quiet "$@"
 }
 # A few mutants of the kernels, each with the test that catches it; ci/deep.sh has all mutants.
 mutants() { timeout 300 ci/mutants.sh sample --jobs 2; }
