@@ -1,14 +1,14 @@
 //! An owning GPU buffer, shareable with other devices and processes.
 
 use std::ops::RangeBounds;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cuda_driver_sys::{CUdeviceptr, CUresult};
 
 use super::context::Context;
 use super::device::Device;
-use super::disposal::Users;
+use super::disposal::{Action, Users};
 use super::driver::call;
 use super::keep::KeepAlive;
 use super::pod::Pod;
@@ -17,7 +17,7 @@ use super::vmm::{HandleTypes, Mapping, PhysicalAllocation};
 use crate::deadline::Deadline;
 pub use crate::env::HandlePolicy;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// How to make a [`GpuBuffer`].
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,10 @@ struct Memory {
 #[derive(Debug)]
 enum Backing {
     Mapped(Mapping),
-    Plain,
+    Plain {
+        /// Other devices that were given access. The driver may wait for them when the memory is freed.
+        allowed: Mutex<Vec<Device>>,
+    },
 }
 
 /// Whether the driver has refused a fabric handle on this device. Remembered, so that it is asked only once.
@@ -153,7 +156,7 @@ impl GpuBuffer {
         let mut ptr = 0;
         // SAFETY: `ptr` is a live output; the memory is freed once, after this buffer is dropped.
         context.noted(unsafe { call!(context.driver(), allocate len, cuMemAlloc_v2(&raw mut ptr, len)) })?;
-        Ok(Self::of(len, ptr, len, Backing::Plain, context))
+        Ok(Self::of(len, ptr, len, Backing::Plain { allowed: Mutex::default() }, context))
     }
 
     fn of(len: usize, ptr: CUdeviceptr, size: usize, backing: Backing, context: &Context) -> Self {
@@ -193,7 +196,7 @@ impl GpuBuffer {
     pub(crate) fn allocation(&self) -> Option<&Arc<PhysicalAllocation>> {
         match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.parts().first(),
-            Backing::Plain => None,
+            Backing::Plain { .. } => None,
         }
     }
 
@@ -204,7 +207,14 @@ impl GpuBuffer {
     pub(crate) fn allow(&self, device: &Device) -> Result<()> {
         match &self.memory.backing {
             Backing::Mapped(mapping) => mapping.allow(device),
-            Backing::Plain => Context::new(device)?.enable_peer_access(self.context()),
+            Backing::Plain { allowed } => {
+                Context::new(device)?.enable_peer_access(self.context())?;
+                let mut allowed = lock(allowed);
+                if !allowed.contains(device) {
+                    allowed.push(device.clone());
+                }
+                Ok(())
+            }
         }
     }
 
@@ -256,11 +266,12 @@ impl GpuBuffer {
 impl Drop for Memory {
     fn drop(&mut self) {
         // A mapping frees itself.
-        if let Backing::Plain = self.backing {
+        if let Backing::Plain { allowed } = &mut self.backing {
             let ptr = self.ptr;
-            // SAFETY: ours, freed once; the context is quiet when this runs, so nothing uses it.
-            self.context
-                .dispose(Users::OWN, Box::new(move |driver| unsafe { call!(driver, cuMemFree_v2(ptr)) }));
+            let users = std::mem::take(allowed.get_mut().unwrap_or_else(PoisonError::into_inner));
+            // SAFETY: ours, freed once; this context and those of all devices with access are quiet when it runs, so nothing uses it.
+            let free: Action = Box::new(move |driver| unsafe { call!(driver, cuMemFree_v2(ptr)) });
+            self.context.dispose(Users::Devices(users), free);
         }
     }
 }

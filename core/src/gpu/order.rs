@@ -42,32 +42,27 @@ impl Stream {
     /// # Errors
     /// A driver error.
     pub(super) fn follow_dropped(&self, dropped: &mut Vec<usize>, follow: bool) -> Result<()> {
-        let (context, mut busy) = (self.context(), Vec::new());
-        let followed = context.each_retired(|stream, event| {
-            if !dropped.contains(&stream.addr()) {
-                return Ok(());
-            }
-            busy.push(stream.addr());
-            if !follow {
-                return Ok(());
-            }
+        let context = self.context();
+        let _entered = context.enter()?;
+        let mut retired = context.retired();
+        retired.retain(|last| dropped.contains(&last.stream().addr()));
+        // Without a lock: the driver may make whoever enqueues wait for room in a queue.
+        for last in retired.iter().filter(|_| follow) {
             let recorded;
-            let event = match event {
+            let event = match last.event() {
                 Some(event) => event,
                 None => {
                     recorded = Event::new(context)?;
-                    // SAFETY: the stream is alive during this call.
-                    unsafe { recorded.record_raw(stream) }?;
+                    // SAFETY: `last` keeps the stream.
+                    unsafe { recorded.record_raw(last.stream()) }?;
                     recorded.raw()
                 }
             };
             // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.
-            unsafe { call!(context.driver(), cuStreamWaitEvent(self.handle(), event, 0)) }
-        });
-        if followed.is_ok() {
-            dropped.retain(|handle| busy.contains(handle));
+            unsafe { call!(context.driver(), cuStreamWaitEvent(self.handle(), event, 0)) }?;
         }
-        followed
+        dropped.retain(|handle| retired.iter().any(|last| last.stream().addr() == *handle));
+        Ok(())
     }
 
     /// Whether all its work is done. If so, it forgets what that work gave up, for the next who uses it: that is told to whoever

@@ -15,7 +15,7 @@ use super::disposal::Users;
 use super::driver::{Driver, call};
 use super::keep::KeepAlive;
 use super::query::{is_idle, poll_until};
-use super::unfinished::Retired;
+use super::unfinished::LastWork;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::sync::{Mutex, lock_until};
@@ -204,6 +204,6 @@ impl Context {
         let (stream, block) = staging.into_raw();
         let block = Abandoned { context: self.clone(), block: block.as_ptr().expose_provenance() };
         let kept: Vec<KeepAlive> = vec![Arc::new(block), owner];
-        self.retire(Retired { context: self.clone(), stream, owned: true, event: None, kept });
+        self.retire(LastWork::of_stream(self, stream), kept);
     }
 }

@@ -16,7 +16,7 @@ use super::kept::Kept;
 use super::outcomes::Outcomes;
 use super::query::{capture_id, is_capturing, is_idle, poll_until};
 use super::status::is_sticky;
-use super::unfinished::{Retired, Sweep};
+use super::unfinished::{LastWork, Sweep};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
@@ -372,16 +372,14 @@ impl Drop for StreamInner {
                 drop(kept);
             }
             Ok(false) if self.owned => {
-                let (context, kept) = (context.clone(), kept.into_all());
-                let retired = Retired { context, stream: self.raw, owned: true, event: None, kept };
-                self.context.unwatch(self, Some(retired));
+                let last = LastWork::of_stream(&context, self.raw);
+                context.unwatch(self, Some((last, kept.into_all())));
             }
             // The owner may destroy the stream from now on, so only an event can be queried.
             Ok(false) => match self.mark() {
-                Ok(event @ Some(_)) => {
-                    let (context, kept) = (context.clone(), kept.into_all());
-                    let retired = Retired { context, stream: self.raw, owned: false, event, kept };
-                    self.context.unwatch(self, Some(retired));
+                Ok(Some(event)) => {
+                    let last = LastWork::of_event(&context, self.raw, event);
+                    context.unwatch(self, Some((last, kept.into_all())));
                 }
                 Ok(None) => {
                     context.unwatch(self, None);

@@ -1,7 +1,7 @@
 //! What may still run in a context: streams in use, and streams that were dropped before their work was done.
 
 use std::ptr;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use cuda_driver_sys::{CUevent, CUstream};
 
@@ -38,20 +38,26 @@ struct Watched {
 // SAFETY: `raw` is an opaque handle that the driver accepts on any thread; the rest is Send.
 unsafe impl Send for Watched {}
 
-/// A dropped stream whose work was not done.
-#[expect(dead_code, reason = "context and kept are held, not read: until the work is done")]
-pub(super) struct Retired {
-    pub(super) context: Context,
-    /// Destroyed when its work is done, if `owned`.
-    pub(super) stream: CUstream,
-    pub(super) owned: bool,
-    /// Queried instead of a stream that is not ours, which its owner may destroy.
-    pub(super) event: Option<CUevent>,
-    pub(super) kept: Vec<KeepAlive>,
+/// A dropped stream whose work was not done, and what that work uses.
+struct Retired {
+    last: Arc<LastWork>,
+    #[expect(dead_code, reason = "held, not read: until the work is done")]
+    kept: Vec<KeepAlive>,
 }
 
-// SAFETY: stream and event are opaque handles that the driver accepts on any thread; everything else is Send.
-unsafe impl Send for Retired {}
+/// The end of a dropped stream: its handle, or that of an event behind its work. Destroyed when the last one that asks for it has
+/// gone, which is after the work, unless the context is lost.
+pub(super) struct LastWork {
+    context: Context,
+    stream: CUstream,
+    /// Queried instead of a stream that is not ours, which its owner may destroy.
+    event: Option<CUevent>,
+}
+
+// SAFETY: stream and event are opaque handles that the driver accepts on any thread; the rest is Send.
+unsafe impl Send for LastWork {}
+// SAFETY: as above, and nothing in it changes.
+unsafe impl Sync for LastWork {}
 
 impl Context {
     /// Counts the work of `stream` when judging whether the context is quiet.
@@ -59,23 +65,24 @@ impl Context {
         lock(&self.slot::<Unfinished>().0).watched.push(Watched { raw, stream });
     }
 
-    /// Ends [`Context::watch`]. `retired` is the same stream, if it still has work: it is cleaned up later.
-    pub(super) fn unwatch(&self, stream: &dyn Sweep, retired: Option<Retired>) {
+    /// Ends [`Context::watch`]. If the same stream still has work, `retired` is its end and what the work uses: both are cleaned up
+    /// later.
+    pub(super) fn unwatch(&self, stream: &dyn Sweep, retired: Option<(LastWork, Vec<KeepAlive>)>) {
         let mut streams = lock(&self.slot::<Unfinished>().0);
         let known = |watched: &Watched| ptr::addr_eq(watched.stream.as_ptr(), stream);
         if let Some(at) = streams.watched.iter().position(known) {
             streams.watched.swap_remove(at);
         }
-        if let Some(retired) = retired {
+        if let Some((last, kept)) = retired {
             self.begin_waiting();
-            streams.retired.push(retired);
+            streams.retired.push(Retired { last: Arc::new(last), kept });
         }
     }
 
     /// Queues a stream that was never watched for cleanup.
-    pub(super) fn retire(&self, retired: Retired) {
+    pub(super) fn retire(&self, last: LastWork, kept: Vec<KeepAlive>) {
         self.begin_waiting();
-        lock(&self.slot::<Unfinished>().0).retired.push(retired);
+        lock(&self.slot::<Unfinished>().0).retired.push(Retired { last: Arc::new(last), kept });
     }
 
     /// Drops what streams in use retain for work that is done. The context is current.
@@ -94,7 +101,7 @@ impl Context {
         let done = lock(&self.slot::<Unfinished>().0).take_done(self);
         // Dropping what was kept may free memory, which takes the lock.
         for retired in done {
-            retired.release(self.driver());
+            drop(retired);
             self.end_waiting(1);
         }
     }
@@ -105,23 +112,16 @@ impl Context {
         self.is_lost() || lock(&self.slot::<Unfinished>().0).are_idle(self.driver())
     }
 
-    /// Calls `f` for each dropped stream whose work was not done at the last look: with its handle, if it is ours, or an event behind its
-    /// work. Both are valid during the call only.
-    pub(super) fn each_retired(
-        &self,
-        mut f: impl FnMut(CUstream, Option<CUevent>) -> Result<()>,
-    ) -> Result<()> {
-        let _entered = self.enter()?;
-        // Locked throughout: nobody destroys an event or a stream of the list meanwhile.
-        let streams = lock(&self.slot::<Unfinished>().0);
-        streams.retired.iter().try_for_each(|retired| f(retired.stream, retired.event))
+    /// The dropped streams whose work was not done at the last look.
+    pub(super) fn retired(&self) -> Vec<Arc<LastWork>> {
+        lock(&self.slot::<Unfinished>().0).retired.iter().map(|retired| retired.last.clone()).collect()
     }
 }
 
 impl Streams {
     /// The context is current.
     fn are_idle(&self, driver: &Driver) -> bool {
-        self.retired.iter().all(|retired| retired.is_done(driver).unwrap_or(false))
+        self.retired.iter().all(|retired| retired.last.is_done(driver).unwrap_or(false))
             && self.watched.iter().all(|watched| is_idle(driver, watched.raw).unwrap_or(false))
     }
 
@@ -129,7 +129,7 @@ impl Streams {
         let mut done = Vec::new();
         let mut at = 0;
         while let Some(retired) = self.retired.get(at) {
-            match retired.is_done(context.driver()) {
+            match retired.last.is_done(context.driver()) {
                 Ok(false) => at += 1,
                 Ok(true) => done.push(self.retired.swap_remove(at)),
                 Err(error) => {
@@ -143,22 +143,43 @@ impl Streams {
     }
 }
 
-impl Retired {
+impl LastWork {
+    /// Of a stream of the library's own.
+    pub(super) fn of_stream(context: &Context, stream: CUstream) -> Self {
+        Self { context: context.clone(), stream, event: None }
+    }
+
+    /// Of a stream of somebody else's; `event` is ours, and was recorded on it.
+    pub(super) fn of_event(context: &Context, stream: CUstream, event: CUevent) -> Self {
+        Self { context: context.clone(), stream, event: Some(event) }
+    }
+
+    /// The handle, which says nothing about the stream if it was not ours.
+    pub(super) fn stream(&self) -> CUstream {
+        self.stream
+    }
+
+    pub(super) fn event(&self) -> Option<CUevent> {
+        self.event
+    }
+
     fn is_done(&self, driver: &Driver) -> Result<bool> {
         match self.event {
             None => is_idle(driver, self.stream),
             Some(event) => is_reached(driver, event),
         }
     }
+}
 
-    fn release(self, driver: &Driver) {
-        if let Some(event) = self.event {
+impl Drop for LastWork {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.context.enter() else { return };
+        let driver = self.context.driver();
+        driver.note_drop(match self.event {
             // SAFETY: made when the stream was dropped, destroyed here once.
-            driver.note_drop(unsafe { call!(driver, cuEventDestroy_v2(event)) });
-        }
-        if self.owned {
-            // SAFETY: the stream's owner is gone and gave it to us; it is idle; destroyed here once.
-            driver.note_drop(unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) });
-        }
+            Some(event) => unsafe { call!(driver, cuEventDestroy_v2(event)) },
+            // SAFETY: the stream's owner is gone and gave it to us; destroyed here once.
+            None => unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) },
+        });
     }
 }

@@ -1,11 +1,12 @@
 //! Launches of kernels that do not fit the device together.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cuda_driver_sys::CUresult;
 
 use super::{Calls, Gate, SOON, driver};
-use crate::gpu::{Context, Device, Hooks, Stream};
+use crate::gpu::{Context, Device, Hooks, PinnedBuffer, Stream};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Streams of the library's own and of somebody else's, alive and dropped, while their work goes on.
@@ -83,4 +84,45 @@ fn a_launch_whose_turn_failed_takes_another() {
         second.synchronize(SOON).unwrap();
         first.synchronize(SOON).unwrap();
     }
+}
+
+/// Drops memory on another thread while a stream is told to wait, which the driver may delay for as long as that stream's queue is full.
+struct Drops {
+    memory: Mutex<Option<PinnedBuffer>>,
+    returned: AtomicUsize,
+}
+
+impl Hooks for Drops {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        if function == "cuStreamWaitEvent"
+            && let Some(memory) = self.memory.lock().unwrap().take()
+        {
+            let (done, dropped) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                drop(memory);
+                done.send(()).unwrap();
+            });
+            let returned = dropped.recv_timeout(Duration::from_secs(5)).is_ok();
+            self.returned.store(usize::from(returned), Ordering::Relaxed);
+        }
+        None
+    }
+}
+
+#[test]
+fn a_drop_does_not_wait_for_a_launch_that_is_held_up() {
+    let drops = Arc::new(Drops { memory: Mutex::default(), returned: AtomicUsize::new(0) });
+    let context = Context::new(&Device::new(&driver().with_hooks(drops.clone()), 6).unwrap()).unwrap();
+    let rooms = [6, 6].map(|blocks| context.reserve("test", (blocks, 10), false, None).unwrap());
+    let first = Stream::new(&context).unwrap();
+    rooms[0].take_turn(&first).unwrap();
+    let gate = Gate::close(&first);
+    drop(first);
+    let second = Stream::new(&context).unwrap();
+    *drops.memory.lock().unwrap() = Some(PinnedBuffer::new(&context, 64).unwrap());
+    rooms[1].take_turn(&second).unwrap();
+    assert_eq!(drops.returned.load(Ordering::Relaxed), 1, "it waited until the stream was told");
+    gate.open();
+    second.synchronize(SOON).unwrap();
+    context.settle();
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use cuda_driver_sys::CUresult;
 
 use super::super::{Address, Gate, SOON, context, driver};
-use super::FD;
+use super::{FD, PLAIN};
 use crate::ErrorKind;
-use crate::gpu::{Context, Device, DeviceSlice, GpuBuffer, Hooks, PinnedBuffer, Stream};
+use crate::gpu::{BufferOptions, Context, Device, DeviceSlice, GpuBuffer, Hooks, PinnedBuffer, Stream};
 use crate::sync::{AtomicBool, Ordering};
 
 /// The driver unmaps memory only when no device that has access to it works. With ranks as threads, a kernel there may be
@@ -20,8 +20,14 @@ fn memory_is_not_unmapped_while_another_device_that_has_access_works() {
         !owner.device().driver().is_same(user.device().driver()),
         "each rank may have loaded the driver itself"
     );
-    let stream = Stream::new(&user).unwrap();
-    let theirs = GpuBuffer::with_options(&owner, 64, FD).unwrap();
+    for options in [FD, PLAIN] {
+        memory_outlives_work_of_another(&owner, &user, options);
+    }
+}
+
+fn memory_outlives_work_of_another(owner: &Context, user: &Context, options: BufferOptions) {
+    let stream = Stream::new(user).unwrap();
+    let theirs = GpuBuffer::with_options(owner, 64, options).unwrap();
     theirs.allow(user.device()).unwrap();
     let gate = Gate::close(&stream);
     let address = Address::of(&theirs);
