@@ -41,7 +41,9 @@ impl Engine {
         let mut backoff = Backoff::new();
         // A line that has failed sends nothing more, so nothing waits for it.
         let has_arrived = |line: &Line| line.wire().is_none_or(|wire| wire.has_arrived());
-        let is_done = |line: &Arc<Line>| line.kick().map_or(true, |sent| sent && has_arrived(line));
+        let has_ended = |line: &Line| line.wire().is_some_and(|wire| wire.has_ended());
+        let is_done =
+            |line: &Arc<Line>| line.kick().map_or(true, |sent| sent && has_arrived(line)) || has_ended(line);
         loop {
             // All of them are kicked: none waits for another one that takes nothing.
             let mut late = None;

@@ -113,6 +113,10 @@ impl Wire for Crooked {
         self.inner.take_descriptor().filter(|_| !self.ways.loses)
     }
 
+    fn has_ended(&self) -> bool {
+        self.inner.has_ended()
+    }
+
     fn close(&self, both: bool) {
         self.inner.close(both);
     }

@@ -92,6 +92,11 @@ pub(super) trait Wire: Send + Sync + fmt::Debug {
         true
     }
 
+    /// Whether the peer takes nothing more, where a push does not say so.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Ends the sending side after what was pushed, or both sides at once if `both`. Later pushes fail.
     fn close(&self, both: bool);
 }

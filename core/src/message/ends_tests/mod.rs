@@ -174,6 +174,10 @@ impl Wire for Faulty {
         lock(&self.held).is_empty() && self.inner.has_arrived()
     }
 
+    fn has_ended(&self) -> bool {
+        self.inner.has_ended()
+    }
+
     fn close(&self, both: bool) {
         if let Some(line) = lock(&self.faults.line).upgrade().filter(|_| both) {
             let under_way = [!lock(&line.reads).is_empty(), lock(&line.offers).len() > 0];

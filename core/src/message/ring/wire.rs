@@ -241,6 +241,14 @@ impl Wire for RingWire {
         bell.descriptors.pop_front().flatten()
     }
 
+    /// The peer has closed its socket. Asked without reading, because a thread that sleeps may wait for the bytes.
+    fn has_ended(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.socket.fd().as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: `poll` is one live entry; the call does not wait.
+        let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        found == 1 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    }
+
     fn close(&self, both: bool) {
         self.closed.store(true, Ordering::Relaxed);
         // A socket whose peer is gone needs no shutdown.

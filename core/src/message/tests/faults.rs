@@ -130,6 +130,10 @@ impl Wire for Faulty {
         self.inner.has_arrived()
     }
 
+    fn has_ended(&self) -> bool {
+        self.inner.has_ended()
+    }
+
     fn close(&self, both: bool) {
         self.inner.close(both);
     }

@@ -1,6 +1,7 @@
 //! Peers that come and go.
 
 use super::*;
+use crate::sync::{AtomicBool, Ordering};
 
 /// The events of `messenger`, as text.
 fn events(messenger: &Messenger) -> Seen<String> {
@@ -211,5 +212,39 @@ fn lives_of_one_messenger_are_served_in_their_order() {
     assert_eq!(seen.take(), [0, 1, 2, 3, 4]);
     for (index, event) in events.take().into_iter().enumerate() {
         assert!(event.contains(["connected", "it left"][index % 2]), "{index}: {event}");
+    }
+}
+
+/// More than a link holds is on its way when the owner closes the peer, and the reader, which polls, ends at the goodbye.
+#[test]
+fn an_owner_that_serves_reads_closes_without_waiting_for_whoever_has_gone() {
+    for one_peer in [true, false] {
+        let (a, b) = (messenger(0), messenger(1));
+        let exposed = b.expose(vec![3; 3 << 20]).unwrap();
+        let to_b = a.connect(b.address(), SOON).unwrap();
+        let to_a = b.connect(a.address(), SOON).unwrap();
+        let (ended, stop) = (Seen::new(), AtomicBool::new(false));
+        for _ in 0..8 {
+            let add = ended.adder();
+            to_b.read(&exposed.token(), 0, vec![0; 3 << 20], SOON, move |read| add(read.is_ok())).unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    a.poll().unwrap();
+                    std::thread::yield_now();
+                }
+            });
+            // Requests have come, and answers fill the link.
+            b.progress().unwrap();
+            let closed = if one_peer { to_a.close(SOON) } else { b.close(SOON) };
+            let all = Deadline::after(SOON);
+            while ended.len() < 8 && !all.expired() {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(ended.len(), 8, "a read has not ended");
+            closed.unwrap();
+        });
     }
 }
