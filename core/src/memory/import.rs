@@ -35,7 +35,8 @@ pub(crate) fn import(exchange: &Arc<Exchange>, from: u32, offer: Offer<Receipt>)
     let (mapping, receipts): (Vec<_>, Vec<_>) =
         holds.into_iter().partition(|receipt| matches!(receipt.id(), HoldId::Memory(_)));
     let (region, keys) = (wire.region, wire.keys.clone());
-    let remote = Arc::new(Remote { group: exchange.group.clone(), from, region, keys, _receipts: receipts });
+    let (group, begin) = (exchange.group.clone(), wire.offset);
+    let remote = Arc::new(Remote { group, from, begin, region, keys, _receipts: receipts });
     let place = match wire.way {
         Way::Unmapped => Place::Elsewhere,
         Way::Process => of_this_process(exchange, from, &wire)?,

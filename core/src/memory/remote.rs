@@ -12,6 +12,8 @@ pub(crate) struct Remote {
     /// The communicator lives as long as memory received by it.
     pub(super) group: Group,
     pub(super) from: u32,
+    /// Where it begins in the owner's allocation, in bytes.
+    pub(super) begin: u64,
     pub(super) region: Option<u64>,
     pub(super) keys: Vec<RemoteKey>,
     /// Receipts for what the peer keeps alive while this is used.
@@ -29,6 +31,11 @@ impl Remote {
         &self.group
     }
 
+    /// Whether the byte at `offset` of it lies at a multiple of 8 of the owner's addresses: allocations begin at one.
+    pub(crate) fn is_aligned(&self, offset: u64) -> bool {
+        self.begin.wrapping_add(offset).is_multiple_of(8)
+    }
+
     /// The number by which it is written by message.
     pub(crate) fn region(&self) -> Option<u64> {
         self.region
@@ -42,6 +49,7 @@ impl Remote {
     #[cfg(test)]
     pub(super) fn with_key(&self, nic: u8, region: crate::rdma::RemoteRegion) -> Self {
         let keys = vec![RemoteKey { nic, region, offset: 0 }];
-        Self { group: self.group.clone(), from: self.from, region: None, keys, _receipts: Vec::new() }
+        let (group, from, begin) = (self.group.clone(), self.from, self.begin);
+        Self { group, from, begin, region: None, keys, _receipts: Vec::new() }
     }
 }

@@ -63,6 +63,21 @@ pub(super) fn refusals(pair: &Pair) {
     };
     let elsewhere = memory(&pair.rank, other, pair.source_kind, 64);
     refused(connection.write(target, 0, &elsewhere, 0, 8), "not registered for");
+    // A range that begins in the middle of a word: its addresses count, not its offsets.
+    let (comm, buffer) = (&pair.rank.comm, pair.rank.buffer(64));
+    let range = comm.register_range(&buffer, 4, 60, pair.transport).unwrap();
+    comm.send_memory(&range, pair.peer, 77).unwrap();
+    let theirs = comm.recv_memory(pair.peer, 77).unwrap();
+    comm.setup(soon()).unwrap();
+    let theirs = theirs.get().unwrap();
+    refused(connection.update_and_sync(&theirs, 0, &mut counter, 6), "multiple of 8");
+    refused(connection.update_and_sync(&theirs.range(4, 56).unwrap(), 4, &mut counter, 6), "multiple of 8");
+    connection.update_and_sync(&theirs, 4, &mut counter, 6).unwrap();
+    connection.update_and_sync(&theirs.range(4, 56).unwrap(), 8, &mut counter, 7).unwrap();
+    connection.flush(soon()).unwrap();
+    pair.rank.barrier();
+    let (first, second) = (look(&range, 4, 8), look(&range, 12, 8));
+    assert_eq!((first, second, counter), (6_u64.to_ne_bytes().to_vec(), 7_u64.to_ne_bytes().to_vec(), 7));
 }
 
 pub(super) fn flush(pair: &Pair) {

@@ -185,11 +185,12 @@ impl Connection {
         self.check_peer(OP)?;
         dst.check_rights(OP, Rights::REMOTE_WRITE)?;
         let dst = self.theirs(OP, dst, dst_offset, 8)?;
-        // Memory begins at a multiple of 8 wherever it is; ranges of it may not.
-        let base = dst.memory.remote().map_or(0, |(_, base)| base);
-        if !(dst.memory.ptr() + dst_offset as u64).is_multiple_of(8)
-            || !(base + dst_offset as u64).is_multiple_of(8)
-        {
+        let offset = dst_offset as u64;
+        let aligned = match dst.memory.remote() {
+            Some((remote, base)) => remote.is_aligned(base + offset),
+            None => (dst.memory.ptr() + offset).is_multiple_of(8),
+        };
+        if !aligned {
             return Err(Error::usage(
                 OP,
                 format!("offset {dst_offset} gives an address that is no multiple of 8"),
