@@ -137,7 +137,7 @@ impl SharedMemory {
         self.len() == 0
     }
 
-    /// Whether peers of the same host can map it; otherwise they read it through its owner.
+    /// Whether peers of the same host can map it, which they do up to 1 TiB; otherwise they read it through its owner.
     pub fn is_mappable(&self) -> bool {
         self.inner.memory.descriptor().is_some()
     }
