@@ -96,6 +96,11 @@ impl Proxy {
         self.fifo.device_handle(self.shared.words.handle(FIFO))
     }
 
+    /// The FIFO itself.
+    pub(super) fn queue(&self) -> &Fifo {
+        &self.fifo
+    }
+
     /// Keeps the memory behind [`fifo`](Self::fifo) alive.
     pub fn keep_alive(&self) -> [KeepAlive; 2] {
         [self.fifo.keep_alive(), self.shared.words.keep_alive()]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{AbortHandle, FifoHandle, ProxyTrigger};
 
-use self::ring::{Consumer, Storage};
+use self::ring::{Consumer, Storage, all_popped, end_of_written};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{BufferOptions, Context, GpuBuffer, HandlePolicy, KeepAlive, PinnedBuffer, Stream};
@@ -136,6 +136,16 @@ impl Fifo {
         let upper = self.memory.device.slice(4..8)?;
         self.memory.control.write_value32(&upper, CLOSED)?; // SYNC fifo.closed
         self.memory.control.synchronize(deadline)
+    }
+
+    /// A position behind all triggers of kernels that have ended.
+    pub(super) fn end_of_written(&self) -> u64 {
+        end_of_written(&Slots(self.memory.clone()))
+    }
+
+    /// Whether all triggers before `position` were popped.
+    pub(super) fn is_popped(&self, position: u64) -> bool {
+        all_popped(&Slots(self.memory.clone()), position)
     }
 
     /// The consuming end. After it is dropped, another one can be made, which goes on at the same position.

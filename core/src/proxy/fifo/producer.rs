@@ -1,5 +1,7 @@
 //! The producer's side as kernels execute it, on threads of the host, for tests.
 
+#[cfg(not(loom))]
+use aqueduct_ptx::abi::ProxyTrigger;
 use aqueduct_ptx::abi::lap_bit;
 
 #[cfg(loom)]
@@ -106,6 +108,19 @@ impl Storage for &Ring {
 
     fn tail(&self) -> &AtomicU64 {
         &self.tail
+    }
+}
+
+#[cfg(not(loom))]
+impl super::Fifo {
+    /// Writes the trigger that `encode` makes of the lap bit of `position`, which the caller has taken.
+    pub(in crate::proxy) fn write(&self, position: u64, encode: impl Fn(bool) -> ProxyTrigger) {
+        let slots = super::Slots(self.memory.clone());
+        let trigger = encode(lap_bit(position, slots.capacity()));
+        fence(Ordering::AcqRel); // SYNC fifo.commit (release)
+        for (word, value) in slots.slot(index(position, slots.capacity())).into_iter().zip(trigger.words) {
+            word.store(value, Ordering::Relaxed);
+        }
     }
 }
 

@@ -86,6 +86,30 @@ impl<S: Storage> Consumer<S> {
     }
 }
 
+/// A position behind every trigger that was written before this call: once [all before it are popped](all_popped), none of them is
+/// left. Any thread may ask, while producers push and the consumer pops.
+///
+/// The head says as much, but lies in device memory. A slot that holds another lap was written anew, and its producer had seen
+/// a tail behind the trigger that was there: so has this thread, after the fence.
+pub(super) fn end_of_written<S: Storage>(storage: &S) -> u64 {
+    let (capacity, tail) = (storage.capacity(), storage.tail().load(Ordering::Acquire)); // SYNC fifo.tail (acquire)
+    let is_written = |position: u64| {
+        let lap = lap_bit(position, capacity);
+        let slot = storage.slot(index(position, capacity));
+        slot.iter().all(|word| word.load(Ordering::Relaxed).cast_signed().is_negative() == lap)
+    };
+    // Behind a position that was taken and not yet written, others may be.
+    let last = (0..capacity).rev().find(|ahead| is_written(tail.wrapping_add(*ahead)));
+    fence(Ordering::Acquire); // SYNC fifo.commit (acquire, with the loads)
+    let popped = storage.tail().load(Ordering::Relaxed).wrapping_sub(tail);
+    tail.wrapping_add(popped.max(last.map_or(0, |ahead| ahead + 1)))
+}
+
+/// Whether all triggers before `position` were popped. The caller then sees what the consumer did before.
+pub(super) fn all_popped<S: Storage>(storage: &S, position: u64) -> bool {
+    storage.tail().load(Ordering::Acquire).wrapping_sub(position).cast_signed() >= 0 // SYNC fifo.tail (acquire)
+}
+
 /// The slot of a position.
 pub(super) fn index(position: u64, capacity: u64) -> usize {
     (position & (capacity - 1)) as usize

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::Fifo;
 use super::producer::Ring;
-use super::ring::Consumer;
+use super::ring::{Consumer, all_popped, end_of_written};
 use crate::ErrorKind;
 use crate::gpu::{Context, Device, Driver};
 use crate::sync::Ordering;
@@ -83,6 +83,9 @@ fn compare(capacity: u64, start: u64, steps: &[Step]) {
         assert_eq!(consumer.position(), tail);
         assert!(!ring.is_consumed(tail, Ordering::Acquire));
         assert!(ring.is_consumed(tail.wrapping_sub(1), Ordering::Acquire));
+        let written = queue.iter().rposition(Option::is_some).map_or(0, |last| last as u64 + 1);
+        assert_eq!(end_of_written(&&ring), tail.wrapping_add(written));
+        assert!(all_popped(&&ring, tail) && !all_popped(&&ring, tail.wrapping_add(1)));
     }
 }
 

@@ -8,6 +8,9 @@ mod registry;
 mod router;
 mod state;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 pub use ids::{MemoryId, SemaphoreId};
 pub(crate) use port::Port;
 pub use proxy_service::{PendingSemaphore, ProxyService, ProxyServiceConfig, ServiceCounters};

@@ -127,8 +127,9 @@ impl ProxyService {
             let proxy = Proxy::start(context, settings, router)?;
             Ok(Shard { proxy, commands: Mutex::new(sender), sent })
         };
-        let shards = (0..config.proxies).map(start).collect::<Result<_>>()?;
-        let registry = Mutex::new(Registry::new(config.max_semaphores));
+        let shards = (0..config.proxies).map(start).collect::<Result<Vec<_>>>()?;
+        let fifos = shards.iter().map(|shard| shard.proxy.queue().clone()).collect();
+        let registry = Mutex::new(Registry::new(config.max_semaphores, fifos));
         let inner = Inner { communicator: communicator.clone(), shards, ports, registry };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -166,7 +167,8 @@ impl ProxyService {
             inner.ports.reap();
         }
         let mut registry = lock(&inner.registry);
-        let (id, shard) = registry.add_semaphore(semaphore, inner.shards.len(), &inner.ports)?;
+        let (id, shard) = registry.add_semaphore(semaphore, &inner.ports)?;
+        // Before the proxy hears of it, which may have a failure of the connection to tell. No request in the FIFO names it yet.
         inner.ports.open(id);
         inner.shards[shard].send(Command::AddSemaphore(id, semaphore.clone()))?;
         Ok(id)
@@ -182,10 +184,11 @@ impl ProxyService {
         Ok(id)
     }
 
-    /// Removes a semaphore: kernels that wait for one of its channels leave, and later requests for it are dropped.
+    /// Removes a semaphore: kernels that wait for one of its channels leave. Requests that its proxy has taken from the FIFO are
+    /// served, and all others are dropped, those included that kernels pushed before this call: flush first what must be served.
     ///
-    /// Its number is reused only after all others, and only once earlier requests have completed, its channels and the graphs
-    /// that contain them are dropped, and no stream of this process has work that could still use it.
+    /// Its number is reused only after all others, and only once the requests for it have completed or were dropped, its channels
+    /// and the graphs that contain them are dropped, and no stream of this process has work that could still use it.
     ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.
@@ -194,7 +197,8 @@ impl ProxyService {
         self.inner.shards[shard].send(Command::RemoveSemaphore(id))
     }
 
-    /// Removes a memory. Later puts that name it fail their connection; puts under way keep the memory alive.
+    /// Removes a memory. Puts that the proxy has taken from the FIFO are served and keep the memory alive; those that it finds
+    /// there later, also if kernels pushed them before this call, fail their connection: flush first what must be served.
     ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
 
-use super::ids::{MemoryId, SemaphoreId, unknown_memory};
+use super::ids::{MemoryId, SemaphoreId, unknown_memory, unknown_semaphore};
 use super::state::Ports;
 use crate::comm::{Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
@@ -34,6 +34,21 @@ impl Tables {
         let memory = self.memories.get(usize::from(id)).and_then(Option::as_ref);
         memory.ok_or_else(|| unknown_memory(MemoryId(id)))
     }
+
+    fn named(&self, trigger: &ChannelTrigger) -> Result<Named<'_>> {
+        let id = SemaphoreId(trigger.semaphore);
+        let semaphore = &self.route(id).ok_or_else(|| unknown_semaphore(id))?.semaphore;
+        let puts = trigger.kind.contains(TriggerKind::DATA);
+        let memories =
+            if puts { Some([self.memory(trigger.dst_id)?, self.memory(trigger.src_id)?]) } else { None };
+        Ok(Named { semaphore, memories })
+    }
+}
+
+/// The objects that a request names: the semaphore, and where data go to and come from.
+struct Named<'a> {
+    semaphore: &'a Host2DeviceSemaphore,
+    memories: Option<[&'a RegisteredMemory; 2]>,
 }
 
 /// A request at its position in the FIFO.
@@ -43,6 +58,31 @@ pub(super) struct Request {
     pub(super) trigger: ChannelTrigger,
 }
 
+/// A request that waits for room, with the objects that it named when it was taken: they may be removed meanwhile.
+#[derive(Debug)]
+struct Deferred {
+    request: Request,
+    named: Result<(Host2DeviceSemaphore, Option<[RegisteredMemory; 2]>)>,
+}
+
+impl Deferred {
+    fn new(request: Request, tables: &Tables) -> Self {
+        let keep = |Named { semaphore, memories }: Named<'_>| {
+            (semaphore.clone(), memories.map(|both| both.map(Clone::clone)))
+        };
+        Self { request, named: tables.named(&request.trigger).map(keep) }
+    }
+}
+
+/// How far a removed semaphore's requests are.
+#[derive(Clone, Copy, Debug)]
+enum Leaving {
+    /// Requests up to this position wait for room.
+    Waiting(u64),
+    /// All have been given to the connection, whose mark this is.
+    Given(u64),
+}
+
 #[derive(Debug)]
 pub(super) struct ConnectionQueue {
     connection: Connection,
@@ -50,11 +90,11 @@ pub(super) struct ConnectionQueue {
     /// The semaphores whose requests it serves.
     semaphores: Vec<SemaphoreId>,
     /// Requests that wait for room, in order. Later requests queue behind them.
-    deferred: VecDeque<Request>,
+    deferred: VecDeque<Deferred>,
     /// Flushes under way, in order: the connection's mark, the semaphore, and the FIFO position behind the flush.
     flushes: VecDeque<(u64, SemaphoreId, u64)>,
-    /// Removed semaphores, with the connection's mark at the time.
-    leaving: Vec<(u64, SemaphoreId)>,
+    /// Removed semaphores whose requests are under way.
+    leaving: Vec<(Leaving, SemaphoreId)>,
     /// Whether the connection holds operations back until the end of the burst.
     held: bool,
     /// Why no more requests are served.
@@ -104,12 +144,18 @@ impl ConnectionQueue {
         }
     }
 
-    /// Removes a semaphore. Requests made before are still served, and use its number until they have completed.
+    /// Removes a semaphore. Requests taken before are still served, and use its number until they have completed.
     pub(super) fn remove(&mut self, id: SemaphoreId) {
         self.semaphores.retain(|known| *known != id);
-        match self.failure.is_none().then(|| self.connection.mark()) {
-            Some(Ok(mark)) => self.leaving.push((mark, id)),
-            _ => self.ports.retire(id),
+        if self.failure.is_some() {
+            return self.ports.retire(id);
+        }
+        match self.deferred.back().map(|last| last.request.position) {
+            Some(last) => self.leaving.push((Leaving::Waiting(last), id)),
+            None => match self.connection.mark() {
+                Ok(mark) => self.leaving.push((Leaving::Given(mark), id)),
+                Err(_) => self.ports.retire(id),
+            },
         }
     }
 
@@ -128,33 +174,36 @@ impl ConnectionQueue {
 
     fn try_take(&mut self, request: Request, tables: &Tables, limit: usize) -> Result<()> {
         if self.deferred.is_empty() && self.connection.has_room()? {
-            return self.execute(request, tables);
+            return self.execute(request, tables.named(&request.trigger)?);
         }
         self.ports.count_deferred();
-        self.deferred.push_back(request);
-        if self.deferred.len() > limit
-            && let Some(first) = self.deferred.pop_front()
-        {
-            self.execute(first, tables)?;
-        }
-        Ok(())
+        self.deferred.push_back(Deferred::new(request, tables));
+        if self.deferred.len() > limit { self.execute_first() } else { Ok(()) }
+    }
+
+    /// Executes the oldest request that waits for room.
+    fn execute_first(&mut self) -> Result<()> {
+        let Some(Deferred { request, named }) = self.deferred.pop_front() else { return Ok(()) };
+        let (semaphore, memories) = named?;
+        self.execute(
+            request,
+            Named { semaphore: &semaphore, memories: memories.as_ref().map(<[_; 2]>::each_ref) },
+        )
     }
 
     /// Advances work under way; returns whether any is left.
-    pub(super) fn progress(&mut self, tables: &Tables) -> bool {
+    pub(super) fn progress(&mut self) -> bool {
         if self.failure.is_none()
-            && let Err(error) = self.try_progress(tables)
+            && let Err(error) = self.try_progress()
         {
             self.fail(&error, self.is_busy());
         }
         self.is_busy()
     }
 
-    fn try_progress(&mut self, tables: &Tables) -> Result<()> {
+    fn try_progress(&mut self) -> Result<()> {
         while !self.deferred.is_empty() && self.connection.has_room()? {
-            if let Some(request) = self.deferred.pop_front() {
-                self.execute(request, tables)?;
-            }
+            self.execute_first()?;
         }
         if std::mem::take(&mut self.held) {
             self.connection.release()?;
@@ -166,9 +215,19 @@ impl ConnectionQueue {
             self.flushes.pop_front();
             self.ports.set_flushed(id, position);
         }
+        let first = self.deferred.front().map(|first| first.request.position);
+        for (leaving, _) in &mut self.leaving {
+            if let Leaving::Waiting(last) = *leaving
+                && first.is_none_or(|first| first > last)
+            {
+                *leaving = Leaving::Given(self.connection.mark()?);
+            }
+        }
         let mut index = 0;
-        while let Some(&(mark, id)) = self.leaving.get(index) {
-            if self.connection.is_done(mark)? {
+        while let Some(&(leaving, id)) = self.leaving.get(index) {
+            if let Leaving::Given(mark) = leaving
+                && self.connection.is_done(mark)?
+            {
                 self.leaving.swap_remove(index);
                 self.ports.retire(id);
             } else {
@@ -188,20 +247,14 @@ impl ConnectionQueue {
     }
 
     /// Executes a request: data, then signal, then flush.
-    fn execute(&mut self, request: Request, tables: &Tables) -> Result<()> {
+    fn execute(&mut self, request: Request, Named { semaphore, memories }: Named<'_>) -> Result<()> {
         let Request { position, trigger } = request;
         let id = SemaphoreId(trigger.semaphore);
-        let Some(Route { semaphore, .. }) = tables.route(id) else {
-            self.ports.count_dropped(1);
-            return Ok(());
-        };
         if !self.held {
             self.connection.hold();
             self.held = true;
         }
-        if trigger.kind.contains(TriggerKind::DATA) {
-            let dst = tables.memory(trigger.dst_id)?;
-            let src = tables.memory(trigger.src_id)?;
+        if let Some([dst, src]) = memories {
             let [to, from, size] = [trigger.dst_offset, trigger.src_offset, trigger.size].map(|v| v as usize);
             self.connection.write(dst, to, src, from, size)?;
             self.ports.count_put(id, trigger.size);

@@ -7,6 +7,7 @@ use super::ids::{MemoryId, SemaphoreId, unknown_memory, unknown_semaphore};
 use super::state::Ports;
 use crate::comm::{Claim, Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::proxy::fifo::Fifo;
 
 /// Allocates numbers: unused ones first, then freed ones, oldest first, so that a number is reused as late as possible.
 #[derive(Debug)]
@@ -34,6 +35,12 @@ impl Numbers {
 pub(super) struct Registry {
     semaphores: Vec<Option<Entry>>,
     semaphore_numbers: Numbers,
+    /// Numbers that nobody has any more, with the shard and the position behind the last request that may name them.
+    settling: Vec<(u16, usize, u64)>,
+    /// The shard of each number's latest user.
+    shards: Vec<Option<usize>>,
+    /// Of each shard.
+    fifos: Vec<Fifo>,
     memories: Vec<Option<RegisteredMemory>>,
     memory_numbers: Numbers,
     connections: Vec<Served>,
@@ -65,11 +72,14 @@ pub(super) struct Parts {
 }
 
 impl Registry {
-    pub(super) fn new(max_semaphores: usize) -> Self {
+    pub(super) fn new(max_semaphores: usize, fifos: Vec<Fifo>) -> Self {
         let numbers = |limit| Numbers { limit, fresh: 0, freed: VecDeque::new() };
         Self {
             semaphores: Vec::new(),
             semaphore_numbers: numbers(max_semaphores),
+            settling: Vec::new(),
+            shards: Vec::new(),
+            fifos,
             memories: Vec::new(),
             memory_numbers: numbers(1 << 16),
             connections: Vec::new(),
@@ -79,23 +89,37 @@ impl Registry {
 
     /// Whether a semaphore more would get no number now.
     pub(super) fn is_full(&mut self, ports: &Ports) -> bool {
-        self.semaphore_numbers.freed.extend(ports.take_retired());
+        self.take_back(ports);
         self.semaphore_numbers.is_empty()
+    }
+
+    /// Takes numbers back that nobody has any more. Kernels have ended when a number comes, but what they pushed may still lie in
+    /// the FIFO, and the proxy would take it for its next user's: it is free once the proxy has handled that.
+    fn take_back(&mut self, ports: &Ports) {
+        for number in ports.take_retired() {
+            let shard = self.shards.get(usize::from(number)).copied().flatten();
+            self.settling.extend(shard.map(|shard| (number, shard, self.fifos[shard].end_of_written())));
+        }
+        let (fifos, freed) = (&self.fifos, &mut self.semaphore_numbers.freed);
+        self.settling.retain(|&(number, shard, end)| {
+            let settled = fifos[shard].is_popped(end);
+            freed.extend(settled.then_some(number));
+            !settled
+        });
     }
 
     /// Gives a semaphore a number and a proxy.
     pub(super) fn add_semaphore(
         &mut self,
         semaphore: &Host2DeviceSemaphore,
-        shards: usize,
         ports: &Ports,
     ) -> Result<(SemaphoreId, usize)> {
-        self.semaphore_numbers.freed.extend(ports.take_retired());
+        self.take_back(ports);
         let connection = semaphore.connection();
         let known = self.connections.iter().position(|served| served.connection.is(connection));
         let claim = if known.is_none() { Some(connection.claim()?) } else { None };
         let number = self.semaphore_numbers.take().ok_or_else(|| self.exhausted())?;
-        let shard = known.map_or(self.next % shards, |index| self.connections[index].shard);
+        let shard = known.map_or(self.next % self.fifos.len(), |index| self.connections[index].shard);
         if let Some(claim) = claim {
             self.next += 1;
             let connection = connection.clone();
@@ -104,6 +128,7 @@ impl Registry {
             self.connections[index].semaphores += 1;
         }
         put(&mut self.semaphores, number, Entry { semaphore: semaphore.clone(), shard });
+        put(&mut self.shards, number, shard);
         Ok((SemaphoreId(number), shard))
     }
 

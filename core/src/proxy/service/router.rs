@@ -104,8 +104,6 @@ impl Router {
         self.ports.fail(id, &unknown_semaphore(id));
         let Some(index) = self.tables.route(id).map(|route| route.queue) else { return };
         if let Some(queue) = &mut self.queues[index] {
-            // Requests that wait for room come first.
-            queue.progress(&self.tables);
             queue.remove(id);
         }
         set(&mut self.tables.routes, id.0, None);
@@ -151,10 +149,10 @@ impl ProxyHandler for Router {
 
     fn progress(&mut self) -> Result<bool> {
         self.execute_commands();
-        let (queues, tables) = (&mut self.queues, &self.tables);
+        let queues = &mut self.queues;
         self.busy.retain(|&index| {
             let Some(queue) = &mut queues[index] else { return false };
-            let busy = queue.progress(tables);
+            let busy = queue.progress();
             if queue.is_spent() {
                 queues[index] = None;
                 return false;

@@ -44,16 +44,18 @@ pub(super) struct State {
 }
 
 impl State {
-    /// For `queue_pairs`. Signals are atomics if there is a `landing`, and take receives of the peer if there are `credits`.
+    /// For `queue_pairs`, each of which holds at most `most` requests. Signals are atomics if there is a `landing`, and take
+    /// receives of the peer if there are `credits`.
     pub(super) fn new(
         queue_pairs: Vec<QueuePair<ReadyToSend>>,
+        most: u32,
         max_message: u64,
         landing: Option<MemoryRegion>,
         credits: Option<ReceiveCredits>,
     ) -> Self {
         let max_inline = queue_pairs.iter().map(|qp| qp.max_inline() as usize).min().unwrap_or(0).min(INLINE);
         Self {
-            queues: queue_pairs.into_iter().map(SendQueue::new).collect(),
+            queues: queue_pairs.into_iter().map(|queue_pair| SendQueue::new(queue_pair, most)).collect(),
             waiting: VecDeque::new(),
             marks: VecDeque::new(),
             marked: 0,

@@ -196,6 +196,7 @@ impl Draft {
             peer,
             nic: self.nic.clone(),
             queue_pairs,
+            most: QUEUE,
             completions: self.completions,
             channel: self.channel,
             max_message: self.max_message,

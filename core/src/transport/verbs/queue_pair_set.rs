@@ -64,6 +64,8 @@ pub(super) struct Parts<'a> {
     pub(super) peer: u32,
     pub(super) nic: Arc<Nic>,
     pub(super) queue_pairs: Vec<QueuePair<ReadyToSend>>,
+    /// Requests of each queue pair for whose completions there is room.
+    pub(super) most: u32,
     pub(super) completions: CompletionQueue,
     pub(super) channel: CompletionChannel,
     pub(super) max_message: u64,
@@ -72,8 +74,18 @@ pub(super) struct Parts<'a> {
 
 impl QueuePairSet {
     pub(super) fn open(parts: Parts<'_>) -> Result<Arc<Self>> {
-        let Parts { resources, service, peer, nic, queue_pairs, completions, channel, max_message, signal } =
-            parts;
+        let Parts {
+            resources,
+            service,
+            peer,
+            nic,
+            queue_pairs,
+            most,
+            completions,
+            channel,
+            max_message,
+            signal,
+        } = parts;
         let landing = match signal {
             IbSignal::Write | IbSignal::Immediate => None,
             IbSignal::Atomic => Some(landing(&resources.context, &nic)?),
@@ -82,7 +94,7 @@ impl QueuePairSet {
         let credits = wakes.then(ReceiveCredits::new);
         let set = Arc::new(Self {
             peer,
-            state: Mutex::new(State::new(queue_pairs, max_message, landing, credits)),
+            state: Mutex::new(State::new(queue_pairs, most, max_message, landing, credits)),
             completions,
             channel,
             arrivals: wakes.then(SignalWaiters::default),

@@ -64,8 +64,9 @@ impl WorkRequest<'_> {
 }
 
 impl SendQueue {
-    pub(super) fn new(queue_pair: QueuePair<ReadyToSend>) -> Self {
-        let window = Window::new(queue_pair.max_send(), SIGNAL_EVERY);
+    /// Holds at most `most` requests: a NIC may give more room than it was asked for, but the completion queue has none for theirs.
+    pub(super) fn new(queue_pair: QueuePair<ReadyToSend>, most: u32) -> Self {
+        let window = Window::new(queue_pair.max_send().min(most), SIGNAL_EVERY);
         Self {
             queue_pair,
             window,

@@ -175,12 +175,19 @@ pub fn raise(number: u32, kind: ibv_event_type) {
 
 thread_local! {
     static MAX_INLINE: Cell<Option<u32>> = const { Cell::new(None) };
+    static SENDS: Cell<u32> = const { Cell::new(1) };
     static REFUSED: RefCell<Vec<(&'static str, usize, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// From now on, queue pairs that this thread makes take at most as many bytes of inline data.
 pub fn limit_inline(bytes: u32) {
     MAX_INLINE.set(Some(bytes));
+}
+
+/// From now on, queue pairs that this thread makes hold `times` as many requests as they were asked for, as a NIC may that counts
+/// in larger units.
+pub fn multiply_sends(times: u32) {
+    SENDS.set(times);
 }
 
 /// Makes the next call of `function` on this thread fail with `errno`.

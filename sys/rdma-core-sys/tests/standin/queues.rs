@@ -162,6 +162,7 @@ pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_ini
     }
     // A NIC may give more than it was asked for.
     cap.max_inline_data = machine.granted(cap.max_inline_data);
+    cap.max_send_wr *= super::SENDS.get();
     for owner in [pd.cast::<c_void>(), init.send_cq.cast(), init.recv_cq.cast()] {
         machine.adopt(owner);
     }

@@ -12,10 +12,13 @@ use crate::deadline::Deadline;
 use crate::gpu::{Context, Device, Driver, Event, PinnedBuffer, Stream};
 use crate::sync::Ordering;
 
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
 /// With nothing under way nobody is told, and later requests are what is lost.
 #[test]
 fn a_peer_that_has_left_is_no_error_before_something_is_asked_of_it() {
-    let soon = || Deadline::after(Duration::from_secs(60));
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     std::thread::scope(|scope| {
         for bootstrap in bootstrap::local(2) {
@@ -52,7 +55,7 @@ fn a_peer_that_has_left_is_no_error_before_something_is_asked_of_it() {
                 idle.take(request, &Tables::default(), 16);
                 assert!(!idle.untold);
                 let mut busy = queue();
-                busy.deferred.push_back(request);
+                busy.deferred.push_back(Deferred::new(request, &Tables::default()));
                 busy.examine();
                 assert!(busy.failure.is_some() && !busy.untold);
             });
@@ -60,17 +63,26 @@ fn a_peer_that_has_left_is_no_error_before_something_is_asked_of_it() {
     });
 }
 
-/// Four puts to one place, of which the last is made when there is room again and two still wait: as many as may. Meanwhile a
-/// semaphore is removed whose number somebody may still need.
-#[test]
-fn a_request_does_not_pass_those_that_wait_for_room() {
-    const LIMIT: usize = 2;
-    let [kept, removed] = [0, 1].map(SemaphoreId);
-    let soon = || Deadline::after(Duration::from_secs(60));
+/// Rank 0's end of a connection with room for one operation, which a gate holds back, and what requests for it name.
+struct Gated {
+    queue: ConnectionQueue,
+    connection: Connection,
+    ports: Arc<Ports>,
+    tables: Tables,
+    source: Arc<HostBuffer>,
+    open: mpsc::Sender<()>,
+    keeper: std::thread::JoinHandle<bool>,
+}
+
+const KEPT: SemaphoreId = SemaphoreId(0);
+const REMOVED: SemaphoreId = SemaphoreId(1);
+
+/// Runs rank 0, whose puts leave `last` in rank 1's memory.
+fn gated(last: u64, run: impl Fn(&mut Gated) + Sync) {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     std::thread::scope(|scope| {
         for bootstrap in bootstrap::local(2) {
-            let driver = driver.clone();
+            let (driver, run) = (driver.clone(), &run);
             scope.spawn(move || {
                 let (me, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
                 let context = Context::new(&Device::new(&driver, me).unwrap()).unwrap();
@@ -85,78 +97,124 @@ fn a_request_does_not_pass_those_that_wait_for_room() {
                 let connection = comm.connect(peer, 0, endpoint).unwrap();
                 let semaphore = comm.build_host2device_semaphore(&connection, 0).unwrap();
                 comm.setup(soon()).unwrap();
-                let connection = connection.get().unwrap();
                 if me == 0 {
-                    let memories = vec![Some(theirs.get().unwrap()), Some(mine)];
-                    let routes = vec![Some(Route { queue: 0, semaphore: semaphore.get().unwrap() })];
-                    let tables = Tables { memories, routes };
-                    let ports = Ports::new(&context, me, 2).unwrap();
-                    let mut queue = ConnectionQueue::new(&connection, ports.clone());
-                    for id in [kept, removed] {
-                        ports.open(id);
-                        queue.add(id);
-                    }
-                    let put = |queue: &mut ConnectionQueue, number: u64| {
-                        let word = source.memory().word64(8 * number as usize).unwrap();
-                        word.store(number, Ordering::Relaxed);
-                        let trigger = ChannelTrigger {
-                            kind: TriggerKind::DATA,
-                            dst_id: 0,
-                            dst_offset: 0,
-                            src_id: 1,
-                            src_offset: 8 * number,
-                            size: 8,
-                            semaphore: 0,
-                        };
-                        queue.take(Request { position: number, trigger }, &tables, LIMIT);
-                    };
-                    let gate = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
-                    let (stream, event) = (Stream::new(&context).unwrap(), Event::new(&context).unwrap());
-                    stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
-                    event.record(&stream).unwrap();
-                    connection.wait_event(&event).unwrap();
-                    // A call that waits for what the gate holds back would wait for ever.
-                    let (open, opened) = mpsc::channel();
-                    let keeper = {
-                        let gate = gate.clone();
-                        std::thread::spawn(move || {
-                            let in_time = opened.recv_timeout(Duration::from_secs(20)).is_ok();
-                            gate.memory().word64(0).unwrap().store(1, Ordering::Release);
-                            in_time
-                        })
-                    };
-                    put(&mut queue, 1);
-                    assert!(queue.is_busy(), "held back until the end of the burst");
-                    [2, 3].into_iter().for_each(|number| put(&mut queue, number));
-                    queue.remove(removed);
-                    queue.progress(&tables);
-                    assert_eq!((queue.deferred.len(), ports.deferred()), (2, 2), "there was no room");
-                    assert_eq!((&queue.semaphores[..], queue.is_leaving()), (&[kept][..], true));
-                    assert!(ports.number(removed).is_some(), "the puts may need it");
-                    open.send(()).unwrap();
-                    assert!(keeper.join().unwrap(), "a call waited for room");
-                    let deadline = soon();
-                    while !connection.has_room().unwrap() {
-                        assert!(!deadline.expired(), "there is no room again");
-                    }
-                    put(&mut queue, 4);
-                    while queue.progress(&tables) || queue.is_leaving() {
-                        assert!(!deadline.expired(), "the puts are not done");
-                    }
-                    assert!(ports.number(kept).is_some() && ports.number(removed).is_none());
-                    let counted = PortCounters { puts: 4, bytes: 32, ..PortCounters::default() };
-                    assert_eq!(ports.counters(kept), counted);
-                    connection.flush(deadline).unwrap();
+                    let (connection, semaphore) = (connection.get().unwrap(), semaphore.get().unwrap());
+                    let mut end =
+                        Gated::new(&context, connection, semaphore, [theirs.get().unwrap(), mine], source);
+                    run(&mut end);
+                    end.connection.flush(soon()).unwrap();
+                    assert!(end.keeper.join().unwrap(), "a call waited for room");
                 }
                 context.reap();
                 bootstrap.barrier(soon()).unwrap();
                 if me == 1 {
-                    assert_eq!(inbox.memory().word64(0).unwrap().load(Ordering::Acquire), 4);
+                    assert_eq!(inbox.memory().word64(0).unwrap().load(Ordering::Acquire), last);
                 }
                 bootstrap.barrier(soon()).unwrap();
-                drop((connection, comm));
+                drop(comm);
                 context.settle();
             });
         }
+    });
+}
+
+impl Gated {
+    fn new(
+        context: &Context,
+        connection: Connection,
+        semaphore: Host2DeviceSemaphore,
+        memories: [RegisteredMemory; 2],
+        source: Arc<HostBuffer>,
+    ) -> Self {
+        let tables =
+            Tables { memories: memories.map(Some).into(), routes: vec![Some(Route { queue: 0, semaphore })] };
+        let ports = Ports::new(context, 0, 2).unwrap();
+        let mut queue = ConnectionQueue::new(&connection, ports.clone());
+        for id in [KEPT, REMOVED] {
+            ports.open(id);
+            queue.add(id);
+        }
+        let gate = Arc::new(PinnedBuffer::new(context, 8).unwrap());
+        let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
+        stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
+        event.record(&stream).unwrap();
+        connection.wait_event(&event).unwrap();
+        // A call that waits for what the gate holds back would wait for ever.
+        let (open, opened) = mpsc::channel();
+        let keeper = std::thread::spawn(move || {
+            let in_time = opened.recv_timeout(Duration::from_secs(20)).is_ok();
+            gate.memory().word64(0).unwrap().store(1, Ordering::Release);
+            in_time
+        });
+        Self { queue, connection, ports, tables, source, open, keeper }
+    }
+
+    /// A put of `number`, and of a signal behind it if `kind` says so.
+    fn put(&mut self, number: u64, kind: TriggerKind, limit: usize) {
+        let word = self.source.memory().word64(8 * number as usize).unwrap();
+        word.store(number, Ordering::Relaxed);
+        let trigger = ChannelTrigger {
+            kind,
+            dst_id: 0,
+            dst_offset: 0,
+            src_id: 1,
+            src_offset: 8 * number,
+            size: 8,
+            semaphore: KEPT.0,
+        };
+        self.queue.take(Request { position: number, trigger }, &self.tables, limit);
+    }
+
+    fn finish(&mut self) {
+        let deadline = soon();
+        while self.queue.progress() || self.queue.is_leaving() {
+            assert!(!deadline.expired(), "the puts are not done");
+        }
+    }
+}
+
+/// Four puts to one place, of which the last is made when there is room again and two still wait: as many as may. Meanwhile a
+/// semaphore is removed whose number somebody may still need.
+#[test]
+fn a_request_does_not_pass_those_that_wait_for_room() {
+    const LIMIT: usize = 2;
+    gated(4, |end| {
+        end.put(1, TriggerKind::DATA, LIMIT);
+        assert!(end.queue.is_busy(), "held back until the end of the burst");
+        [2, 3].into_iter().for_each(|number| end.put(number, TriggerKind::DATA, LIMIT));
+        end.queue.remove(REMOVED);
+        end.queue.progress();
+        assert_eq!((end.queue.deferred.len(), end.ports.deferred()), (2, 2), "there was no room");
+        assert_eq!((&end.queue.semaphores[..], end.queue.is_leaving()), (&[KEPT][..], true));
+        assert!(end.ports.number(REMOVED).is_some(), "the puts may need it");
+        end.open.send(()).unwrap();
+        let deadline = soon();
+        while !end.connection.has_room().unwrap() {
+            assert!(!deadline.expired(), "there is no room again");
+        }
+        end.put(4, TriggerKind::DATA, LIMIT);
+        end.finish();
+        assert!(end.ports.number(KEPT).is_some() && end.ports.number(REMOVED).is_none());
+        let counted = PortCounters { puts: 4, bytes: 32, ..PortCounters::default() };
+        assert_eq!(end.ports.counters(KEPT), counted);
+    });
+}
+
+/// They were taken before: neither the memories nor the semaphore, whose number they keep, are theirs to lose.
+#[test]
+fn requests_that_wait_for_room_are_served_although_what_they_name_is_removed() {
+    gated(3, |end| {
+        [1, 2].into_iter().for_each(|number| end.put(number, TriggerKind::DATA, 16));
+        end.put(3, TriggerKind::DATA.with(TriggerKind::FLAG), 16);
+        assert_eq!(end.queue.deferred.len(), 2, "there was no room");
+        end.queue.remove(KEPT);
+        end.tables = Tables::default();
+        end.queue.progress();
+        assert!(end.ports.number(KEPT).is_some(), "its requests have not been made");
+        end.open.send(()).unwrap();
+        end.finish();
+        assert!(end.queue.failure.is_none() && end.ports.number(KEPT).is_none());
+        let counted = PortCounters { puts: 3, bytes: 24, signals: 1, ..PortCounters::default() };
+        assert_eq!((end.ports.counters(KEPT), end.ports.dropped()), (counted, 0));
     });
 }

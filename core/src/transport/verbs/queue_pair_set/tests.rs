@@ -69,8 +69,13 @@ fn with_ends(endpoint: &EndpointConfig, run: impl Fn(Rig<'_>) + Sync) {
 
 /// On a NIC whose requests carry so many bytes themselves.
 fn with_ends_of(endpoint: &EndpointConfig, inline: u32, run: impl Fn(Rig<'_>) + Sync) {
+    with_ends_on(endpoint, || standin::limit_inline(inline), run);
+}
+
+/// On the NIC that `nic` makes of the stand-in.
+fn with_ends_on(endpoint: &EndpointConfig, nic: impl Fn() + Sync, run: impl Fn(Rig<'_>) + Sync) {
     with_memories(|comm, [memory, _]| {
-        standin::limit_inline(inline);
+        nic();
         let resources = &resources(comm, Some(rdma::Verbs::from_table(standin::table(), "stand-in")));
         let [ours, theirs] = [(); 2].map(|()| Arc::new(HostBuffer::new(comm.context(), LEN).unwrap()));
         let (source, sink) = (registered(resources, &ours), registered(resources, &theirs));

@@ -1,5 +1,7 @@
 //! Connections at rest, dropped, aborted, or without their NIC.
 
+use rdma_core_sys::ibv_wc_status;
+
 use super::*;
 
 /// The memory of what nobody flushes is let go all the same, by threads that may block.
@@ -139,5 +141,24 @@ fn an_event_of_the_nic_ends_those_that_it_is_about() {
         standin::raise(rig.numbers[0], kind::IBV_EVENT_DEVICE_FATAL);
         wait_for("one goes on", || rig.near.check().is_err() && rig.far.check().is_err());
         assert!(rig.resources.nic(NIC).is_ok());
+    });
+}
+
+/// A failed queue pair completes everything that it holds, at once and while nobody polls.
+#[test]
+fn a_failure_is_told_also_where_a_nic_holds_more_than_it_was_asked_for() {
+    let nic = || standin::multiply_sends(4);
+    with_ends_on(&endpoint().with_max_outstanding(1), nic, |rig| {
+        rig.hold();
+        standin::fail_next(rig.numbers[0], ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+        while rig.write(0, 0, LARGE) {}
+        rig.release();
+        let mut told = None;
+        wait_for("nobody is told", || {
+            told = rig.near.has_room().err();
+            told.is_some()
+        });
+        let told = told.map(|error| error.to_string()).unwrap_or_default();
+        assert!(told.contains("refused the access"), "{told}");
     });
 }
