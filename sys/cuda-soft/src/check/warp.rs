@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::access::{Access, Race, Why};
+use super::access::{Access, Race, Why, Words};
 use super::clock::{Clock, join_each};
 use super::history::Line;
 use super::scope::Place;
@@ -51,6 +51,13 @@ pub(crate) struct Spot {
     pub(crate) host: bool,
 }
 
+impl Spot {
+    /// The bytes of a value, which has at most 8, in memory.
+    pub(super) fn bytes(self, value: &[u8; 8]) -> &[u8] {
+        &value[..self.size as usize]
+    }
+}
+
 /// The threads that meet at a barrier.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meeting {
@@ -82,7 +89,7 @@ impl Warp {
         &self.lanes[lane].known
     }
 
-    /// Records a read or write of a lane; `strong` is the scope of a strong one.
+    /// Records a read or write of a lane; `strong` is the scope of a strong one, `engine` has the words of a stream's.
     ///
     /// # Errors
     /// An earlier access that races with it.
@@ -93,9 +100,10 @@ impl Warp {
         spot: Spot,
         write: bool,
         strong: Option<Scope>,
+        engine: Option<Words>,
     ) -> Result<(), (Access, Race)> {
         let (who, known) = (self.stamp(lane), &self.lanes[lane].known);
-        let (device, source, engine) = (self.place.device, self.source, self.place.block == STREAM);
+        let (device, source) = (self.place.device, self.source);
         let access = Access { who, device, strong, write, engine, at: spot.at, size: spot.size, source };
         state.shadow.access(spot.object, &access, known).map_err(|race| (access, race))
     }

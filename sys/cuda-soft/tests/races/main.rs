@@ -3,5 +3,6 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod device;
+mod engines;
 mod kernels;
 mod streams;
