@@ -20,7 +20,7 @@ pub(super) struct Shadow {
 
 /// A fast hash: each access looks up its page, and nobody chooses the numbers to do harm.
 #[derive(Debug, Default)]
-struct Mix(u64);
+pub(super) struct Mix(u64);
 
 impl Hasher for Mix {
     fn write(&mut self, bytes: &[u8]) {
@@ -29,6 +29,10 @@ impl Hasher for Mix {
 
     fn write_u64(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
     }
 
     fn write_isize(&mut self, word: isize) {

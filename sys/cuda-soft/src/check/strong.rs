@@ -186,7 +186,7 @@ impl Warp {
                 // The host wrote this value, or a device that it controls.
                 shadow.host_wrote(spot.object, spot.at, spot.size);
                 let published = Published::from(by_host(host));
-                self.acquire(lane, &published, sem, scope);
+                self.acquire(lane, spot, &published, sem, scope);
             }
             return now;
         };
@@ -211,7 +211,7 @@ impl Warp {
         if let Some(line) = &write.line {
             self.lines.push((Arc::clone(line), who, spot.at));
         }
-        self.acquire(lane, &write.published, sem, scope);
+        self.acquire(lane, spot, &write.published, sem, scope);
         if chance.is_some() {
             history.observe(at, who);
         }
@@ -231,10 +231,9 @@ impl Warp {
         scope: Scope,
     ) -> bool {
         let who = self.stamp(lane);
-        let (fences, own) = self.publishes(lane, sem, scope);
-        let releases = || fences.iter().chain(&own);
+        let releases = self.publishes(lane, spot, sem, scope);
         if spot.host {
-            for release in releases().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
+            for release in releases.iter().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
                 join(&mut state.host, &release.clock);
             }
         }
@@ -273,12 +272,8 @@ impl Warp {
         if write.update && at > 0 {
             write.published = history.write(at - 1).published.clone();
         }
-        write.head = history.head(&who).cloned();
-        if let Some(own) = &own {
-            write.head = Some(own.clone());
-        }
-        for release in releases().chain(&write.head) {
-            write.published.add(release.clone());
+        for release in releases {
+            write.published.add(release);
         }
         write.who = Some(who);
         let last = at == history.len();

@@ -5,4 +5,5 @@
 mod device;
 mod engines;
 mod kernels;
+mod patterns;
 mod streams;
