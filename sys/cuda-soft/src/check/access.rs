@@ -17,14 +17,35 @@ pub(super) struct Access {
     /// The scope of a strong access.
     pub(super) strong: Option<Scope>,
     pub(super) write: bool,
-    /// An operation of a stream. The model has no rule for it; here it consists of words of up to 8 bytes, each accessed at
-    /// once, so a strong access to such a word does not race with it if its scope includes the stream's device.
-    pub(super) engine: bool,
+    /// The words of an operation of a stream.
+    pub(super) engine: Option<Words>,
     /// Offset of the first byte in its object, and number of bytes.
     pub(super) at: u64,
     pub(super) size: u32,
     /// The number of the instruction or call in the list of [sources](super::sources).
     pub(super) source: u32,
+}
+
+/// What an operation of a stream accesses at once. The model has no rule for it: here a strong access to such a word does not
+/// race with it if its scope includes the stream's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// A value that a stream writes or waits for. It may be a part of a word of kernels, as where a FIFO is closed.
+    Value,
+    /// Copies and fills consist of aligned words of so many bytes.
+    Of(u8),
+}
+
+impl Words {
+    fn hold(self, engine: &Access, other: &Access) -> bool {
+        match self {
+            Self::Value => other.size <= 8,
+            Self::Of(bytes) => {
+                let inside = other.at >= engine.at && other.end() <= engine.end();
+                inside && other.size <= u32::from(bytes)
+            }
+        }
+    }
 }
 
 /// The earlier of two accesses that race, and why.
@@ -46,6 +67,10 @@ impl Access {
         Place { device: self.device, work: self.who.work, block: self.who.block }
     }
 
+    fn end(&self) -> u64 {
+        self.at + u64::from(self.size)
+    }
+
     /// Whether this access and a `later` one of one lane race: the part of this access that does, and why. `known` is what
     /// happens before the later one.
     pub(super) fn races(&self, later: &Access, known: &Clock) -> Option<Race> {
@@ -60,7 +85,7 @@ impl Access {
         }
         let word = |engine: &Access, other: &Access| {
             let near = |scope| includes(scope, other.place(), engine.place());
-            engine.engine && other.size <= 8 && other.strong.is_some_and(near)
+            engine.engine.is_some_and(|words| words.hold(engine, other)) && other.strong.is_some_and(near)
         };
         if word(self, later) || word(later, self) {
             return None;
@@ -87,7 +112,7 @@ mod tests {
 
     fn access(block: u32, strong: Option<Scope>, write: bool) -> Access {
         let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
-        Access { who, device: 0, strong, write, engine: false, at: 8, size: 4, source: 0 }
+        Access { who, device: 0, strong, write, engine: None, at: 8, size: 4, source: 0 }
     }
 
     #[test]
@@ -121,7 +146,7 @@ mod tests {
     #[test]
     fn stream_work_races_with_all_but_strong_words_whose_scope_includes_its_device() {
         let nothing = Clock::default();
-        let copy = Access { engine: true, size: 4096, ..access(0, None, true) };
+        let copy = Access { engine: Some(Words::Of(8)), size: 4096, ..access(0, None, true) };
         let races = |other: Access| {
             let (before, behind) = (copy.races(&other, &nothing), other.races(&copy, &nothing));
             assert_eq!(before.is_some(), behind.is_some());
@@ -133,7 +158,23 @@ mod tests {
         assert!(races(access(1, Some(Scope::Cta), false)));
         assert!(races(Access { size: 16, ..access(1, Some(Scope::Sys), false) }));
         assert!(races(access(1, None, false)));
-        assert!(races(Access { engine: true, ..access(1, None, false) }));
+        assert!(races(Access { engine: Some(Words::Of(8)), ..access(1, None, false) }));
+    }
+
+    #[test]
+    fn stream_work_races_with_a_word_that_it_does_not_access_at_once() {
+        let nothing = Clock::default();
+        let races = |words, (at, size), (from, len)| {
+            let engine = Access { engine: Some(words), at: from, size: len, ..access(0, None, true) };
+            let word = Access { at, size, ..access(1, Some(Scope::Sys), false) };
+            engine.races(&word, &nothing).is_some()
+        };
+        assert!(!races(Words::Of(8), (8, 8), (8, 8)) && !races(Words::Of(8), (8, 8), (0, 64)));
+        assert!(!races(Words::Of(4), (8, 4), (8, 8)) && !races(Words::Of(8), (12, 4), (8, 8)));
+        assert!(races(Words::Of(4), (8, 8), (8, 8)), "in two halves");
+        assert!(races(Words::Of(4), (8, 8), (8, 4)) && races(Words::Of(4), (8, 8), (12, 4)), "one half");
+        assert!(races(Words::Of(1), (8, 2), (8, 2)) && !races(Words::Of(1), (9, 1), (8, 2)));
+        assert!(!races(Words::Value, (8, 8), (12, 4)));
     }
 
     #[test]

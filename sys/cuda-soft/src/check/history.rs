@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::clock::Clock;
 use super::stamp::Stamp;
-use super::sync::{Published, Release};
+use super::sync::Published;
 use crate::config::Lines;
 
 /// Strong writes of one place.
@@ -35,8 +35,6 @@ pub(super) struct Write {
     /// It belongs to an atomic operation, which read the write before it: no other write may come between.
     pub(super) update: bool,
     pub(super) published: Published,
-    /// The clocks that the writer has released at this place. Its later writes of the place publish them, too.
-    pub(super) head: Option<Release>,
     /// The threads that read it, each once, with its first read.
     pub(super) readers: Vec<Stamp>,
     /// The line that it is a part of.
@@ -89,13 +87,6 @@ impl History {
     /// The oldest write that `reader` may read. There is at least one write.
     pub(super) fn oldest(&self, reader: &Reader<'_>) -> usize {
         (1..self.writes.len()).rev().find(|at| self.writes[*at].is_known(reader)).unwrap_or(0)
-    }
-
-    /// Whether `who` is the last to have written here, and what it has released here.
-    pub(super) fn head(&self, who: &Stamp) -> Option<&Release> {
-        let own =
-            self.writes.iter().rev().find(|write| write.who.as_ref().is_some_and(|old| is_own(old, who)));
-        own.and_then(|write| write.head.as_ref())
     }
 
     /// `who` reads a write.

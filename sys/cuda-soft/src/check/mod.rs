@@ -8,7 +8,7 @@
 //! - learns what a kernel publishes with system scope in host memory, at once;
 //! - learns what work did when it asks whether the work is done, or waits for it;
 //! - orders what it knows before the work that it submits, and before what a kernel acquires through a value that neither a
-//!   kernel nor a stream wrote.
+//!   kernel nor a stream wrote ([`values`]).
 //!
 //! All of that makes more things ordered than the host may order: a reported race is one, and a missing order through
 //! the host can go unseen. Only one process is seen: devices are the ranks.
@@ -30,6 +30,7 @@ mod stamp;
 mod state;
 mod strong;
 mod sync;
+mod values;
 mod warp;
 mod work;
 

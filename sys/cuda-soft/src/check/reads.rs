@@ -168,7 +168,7 @@ mod tests {
 
     fn access(block: u32, tick: u32, write: bool) -> Access {
         let who = Stamp { work: WORK, block, warp: 0, lanes: 1, tick };
-        Access { who, device: 0, strong: None, write, engine: false, at: 0, size: 4, source: 0 }
+        Access { who, device: 0, strong: None, write, engine: None, at: 0, size: 4, source: 0 }
     }
 
     fn many(reads: &Reads) -> &Many {

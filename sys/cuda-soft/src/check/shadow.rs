@@ -10,6 +10,7 @@ use super::access::{Access, Race};
 use super::clock::Clock;
 use super::history::History;
 use super::reads::Reads;
+use super::values::Values;
 
 /// The shadow of all memory, by object and page.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ pub(super) struct Shadow {
 
 /// A fast hash: each access looks up its page, and nobody chooses the numbers to do harm.
 #[derive(Debug, Default)]
-struct Mix(u64);
+pub(super) struct Mix(u64);
 
 impl Hasher for Mix {
     fn write(&mut self, bytes: &[u8]) {
@@ -28,6 +29,10 @@ impl Hasher for Mix {
 
     fn write_u64(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
     }
 
     fn write_isize(&mut self, word: isize) {
@@ -50,7 +55,7 @@ pub(crate) enum Object {
     Block(u64, u64),
 }
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 const WORD: u64 = 4;
 /// The longest strong access.
 const LONGEST: u64 = 8;
@@ -66,6 +71,8 @@ pub(super) struct Page {
     /// The last strong writes of each place, by its offset in the object, for each 8 bytes. Strong accesses are aligned, so
     /// none lies in two of them. Empty before the first strong write.
     histories: Vec<Vec<(u64, History)>>,
+    /// Empty before the first write that `wrote` is told of.
+    values: Option<Values>,
 }
 
 #[derive(Clone, Debug)]
@@ -127,6 +134,31 @@ impl Shadow {
         &mut places[known].1
     }
 
+    /// A kernel or stream has written `bytes`.
+    pub(super) fn wrote(&mut self, object: Object, mut at: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let first = (at % PAGE) as usize;
+            let (here, rest) = bytes.split_at(bytes.len().min(PAGE as usize - first));
+            self.page(object, at).values.get_or_insert_default().wrote(first, here);
+            at += here.len() as u64;
+            bytes = rest;
+        }
+    }
+
+    /// Whether kernels and streams wrote the bytes that a place, which lies in one page, now has.
+    pub(super) fn holds(&self, object: Object, at: u64, now: &[u8]) -> bool {
+        let values = self.pages.get(&(object, at / PAGE)).and_then(|page| page.values.as_ref());
+        values.is_some_and(|values| values.hold((at % PAGE) as usize, now))
+    }
+
+    /// The host has written a place, which lies in one page.
+    pub(super) fn host_wrote(&mut self, object: Object, at: u64, size: u32) {
+        let Some(page) = self.pages.get_mut(&(object, at / PAGE)) else { return };
+        page.forget(at..at + u64::from(size), None);
+        let first = (at % PAGE) as usize;
+        page.values.iter_mut().for_each(|values| values.forget(first..first + size as usize));
+    }
+
     /// Forgets all but the last strong write of places in `len` bytes.
     pub(super) fn settle(&mut self, object: Object, from: u64, len: u64) {
         for page in from / PAGE..=(from + len) / PAGE {
@@ -152,6 +184,10 @@ impl Shadow {
             for places in &mut content.histories {
                 places.retain(|(at, _)| *at < from || *at >= end);
             }
+            if let Some(values) = &mut content.values {
+                let inside = |at: u64| (at.clamp(page * PAGE, (page + 1) * PAGE) - page * PAGE) as usize;
+                values.forget(inside(from)..inside(end));
+            }
             page * PAGE < from || (page + 1) * PAGE > end
         });
     }
@@ -160,6 +196,7 @@ impl Shadow {
         self.pages.entry((object, at / PAGE)).or_insert_with(|| Page {
             words: vec![Word::Whole(Cell::default()); (PAGE / WORD) as usize],
             histories: Vec::new(),
+            values: None,
         })
     }
 }
@@ -220,7 +257,7 @@ mod tests {
 
     fn access(block: u32, write: bool, at: u64, size: u32) -> Access {
         let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
-        Access { who, device: 0, strong: None, write, engine: false, at, size, source: 0 }
+        Access { who, device: 0, strong: None, write, engine: None, at, size, source: 0 }
     }
 
     #[test]
@@ -257,6 +294,20 @@ mod tests {
         assert_eq!(race.0.who.block, 1);
         known.reach(WorkId { chain: 0, seq: 1 }, 1, 0, 0, 1);
         shadow.access(HERE, &access(3, true, 0, 4), &known).unwrap();
+    }
+
+    #[test]
+    fn a_value_is_the_hosts_unless_kernels_or_streams_wrote_it_last() {
+        let mut shadow = Shadow::default();
+        assert!(!shadow.holds(HERE, 0, &[0]));
+        shadow.wrote(HERE, PAGE - 4, &[7; 12]);
+        assert!(shadow.holds(HERE, PAGE - 4, &[7; 4]) && shadow.holds(HERE, PAGE, &[7; 8]));
+        assert!(!shadow.holds(HERE, PAGE, &[8; 8]) && !shadow.holds(HERE, PAGE + 8, &[0; 4]));
+        shadow.host_wrote(HERE, PAGE, 4);
+        assert!(!shadow.holds(HERE, PAGE, &[7; 4]) && shadow.holds(HERE, PAGE + 4, &[7; 4]));
+        shadow.forget(HERE, PAGE - 2, 8);
+        assert!(shadow.holds(HERE, PAGE - 4, &[7; 2]) && !shadow.holds(HERE, PAGE - 2, &[7]));
+        assert!(!shadow.holds(HERE, PAGE + 5, &[7]) && shadow.holds(HERE, PAGE + 6, &[7; 2]));
     }
 
     #[test]

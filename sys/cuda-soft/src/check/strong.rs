@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 
+use super::access::Words;
 use super::clock::Clock;
 use super::history::{KEPT, Line, Reader, Write};
 use super::shadow::Object;
 use super::shared::join;
 use super::state::State;
 use super::sync::{Published, Release};
-use super::warp::{HOST, Lane, Spot, Warp};
+use super::warp::{HOST, Lane, STREAM, Spot, Warp};
 use super::work::Raced;
 use crate::code::{Scope, Semantics};
 use crate::config::Lines;
@@ -56,11 +57,12 @@ impl Warp {
         line: Option<Arc<Line>>,
     ) -> Result<bool, Raced> {
         self.checked(state, lane, spot, true, sem, scope)?;
-        if !sem.strong() {
-            return Ok(true);
-        }
         let write = Write { value, line, ..Write::default() };
-        Ok(self.writes(state, lane, spot, Some(before), write, sem, scope))
+        let last = !sem.strong() || self.writes(state, lane, spot, Some(before), write, sem, scope);
+        if last {
+            state.shadow.wrote(spot.object, spot.at, spot.bytes(&value.to_le_bytes()));
+        }
+        Ok(last)
     }
 
     /// An atomic operation of a lane, which read and wrote these values.
@@ -82,6 +84,7 @@ impl Warp {
             let write = Write { value, update: true, ..Write::default() };
             self.writes(state, lane, spot, Some(before), write, sem, scope);
         }
+        state.shadow.wrote(spot.object, spot.at, spot.bytes(&value.to_le_bytes()));
         Ok(())
     }
 
@@ -116,18 +119,27 @@ impl Warp {
     ) -> Result<(), Raced> {
         self.checked(state, 0, spot, true, sem, scope)?;
         self.writes(state, 0, spot, None, Write { value, ..Write::default() }, sem, scope);
+        state.shadow.wrote(spot.object, spot.at, spot.bytes(&value.to_le_bytes()));
         Ok(())
     }
 
-    /// A copy's or fill's access to a range, weak.
+    /// A copy's or fill's access to words of so many bytes, weak: a write if it `brought` something.
     ///
     /// # Errors
     /// A race, which is printed.
-    pub(crate) fn range(&mut self, state: &mut State, spot: Spot, write: bool) -> Result<(), Raced> {
-        self.checked(state, 0, spot, write, Semantics::Weak, Scope::Cta)?;
-        if !write {
+    pub(crate) fn range(
+        &mut self,
+        state: &mut State,
+        spot: Spot,
+        word: u8,
+        brought: Option<&[u8]>,
+    ) -> Result<(), Raced> {
+        self.access(state, 0, spot, brought.is_some(), None, Some(Words::Of(word)))
+            .map_err(|(access, race)| state.report(&access, &race, spot))?;
+        match brought {
+            Some(bytes) => state.shadow.wrote(spot.object, spot.at, bytes),
             // The value may reach threads in ways that the detector does not see.
-            state.shadow.settle(spot.object, spot.at, spot.size.into());
+            None => state.shadow.settle(spot.object, spot.at, spot.size.into()),
         }
         Ok(())
     }
@@ -148,7 +160,8 @@ impl Warp {
         sem: Semantics,
         scope: Scope,
     ) -> Result<(), Raced> {
-        self.access(state, lane, spot, write, sem.strong().then_some(scope))
+        let engine = (self.place.block == STREAM).then_some(Words::Value);
+        self.access(state, lane, spot, write, sem.strong().then_some(scope), engine)
             .map_err(|(access, race)| state.report(&access, &race, spot))
     }
 
@@ -168,9 +181,13 @@ impl Warp {
         let State { shadow, chance, host, .. } = state;
         let history = shadow.history(spot.object, spot.at);
         let Some(history) = history.filter(|history| history.last(now, spot.size).is_some()) else {
-            // Neither a kernel nor a stream wrote this value: the host did, or a device that it controls.
-            let published = Published::from(by_host(host));
-            self.acquire(lane, &published, sem, scope);
+            // What a kernel or stream wrote without a strong write of this place publishes nothing.
+            if !shadow.holds(spot.object, spot.at, spot.bytes(&now.to_le_bytes())) {
+                // The host wrote this value, or a device that it controls.
+                shadow.host_wrote(spot.object, spot.at, spot.size);
+                let published = Published::from(by_host(host));
+                self.acquire(lane, spot, &published, sem, scope);
+            }
             return now;
         };
         let last = history.len() - 1;
@@ -194,7 +211,7 @@ impl Warp {
         if let Some(line) = &write.line {
             self.lines.push((Arc::clone(line), who, spot.at));
         }
-        self.acquire(lane, &write.published, sem, scope);
+        self.acquire(lane, spot, &write.published, sem, scope);
         if chance.is_some() {
             history.observe(at, who);
         }
@@ -214,14 +231,15 @@ impl Warp {
         scope: Scope,
     ) -> bool {
         let who = self.stamp(lane);
-        let (fences, own) = self.publishes(lane, sem, scope);
-        let releases = || fences.iter().chain(&own);
+        let releases = self.publishes(lane, spot, sem, scope);
         if spot.host {
-            for release in releases().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
+            for release in releases.iter().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
                 join(&mut state.host, &release.clock);
             }
         }
         let State { shadow, chance, host, .. } = state;
+        let hosts = |before: u64| !shadow.holds(spot.object, spot.at, spot.bytes(&before.to_le_bytes()));
+        let hosts = before.is_some_and(hosts);
         let history = shadow.history_of_write(spot.object, spot.at, spot.size);
         let known = match before {
             Some(before) => history.last(before, spot.size).is_some(),
@@ -229,7 +247,7 @@ impl Warp {
         };
         if !known {
             let first = chance.is_some().then_some(before).flatten().map(|value| {
-                let published = Published::from(by_host(host));
+                let published = if hosts { Published::from(by_host(host)) } else { Published::default() };
                 Write { value, published, ..Write::default() }
             });
             history.restart(spot.size, first);
@@ -254,12 +272,8 @@ impl Warp {
         if write.update && at > 0 {
             write.published = history.write(at - 1).published.clone();
         }
-        write.head = history.head(&who).cloned();
-        if let Some(own) = &own {
-            write.head = Some(own.clone());
-        }
-        for release in releases().chain(&write.head) {
-            write.published.add(release.clone());
+        for release in releases {
+            write.published.add(release);
         }
         write.who = Some(who);
         let last = at == history.len();

@@ -88,15 +88,22 @@ fn merge(list: &mut Vec<Release>, release: Release, same: impl Fn(&Release) -> b
     }
 }
 
-/// The fences that a thread has executed: for each scope, what the last one publishes with the writes behind it.
+/// The fences that a thread has executed, or its releases of one location: for each scope, what the last one publishes with
+/// the writes behind it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fences(Vec<(Scope, Arc<Clock>)>);
 
 impl Fences {
     pub(super) fn add(&mut self, scope: Scope, clock: Arc<Clock>) {
         // A later fence publishes more, so it replaces those of its scope and of narrower ones.
-        self.0.retain(|(known, _)| width(*known) > width(scope));
+        self.keep_wider(scope);
         self.0.push((scope, clock));
+    }
+
+    /// Keeps those of wider scopes only. Returns whether there are any.
+    pub(super) fn keep_wider(&mut self, scope: Scope) -> bool {
+        self.0.retain(|(known, _)| width(*known) > width(scope));
+        !self.0.is_empty()
     }
 
     pub(super) fn of_write(&self, from: Place, write: Scope) -> impl Iterator<Item = Release> {

@@ -2,13 +2,16 @@
 //!
 //! Stream work is a warp with one lane.
 
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
+use std::iter;
 use std::sync::Arc;
 
-use super::access::{Access, Race, Why};
+use super::access::{Access, Race, Why, Words};
 use super::clock::{Clock, join_each};
 use super::history::Line;
 use super::scope::Place;
-use super::shadow::Object;
+use super::shadow::{Mix, Object};
 use super::shared::join;
 use super::stamp::{LANES, Stamp, Tick, WorkId};
 use super::state::State;
@@ -36,9 +39,21 @@ pub(super) struct Lane {
     /// Places that it has read something old from, and how often since it read the last write.
     pub(super) stale: Vec<(Object, u64, u8)>,
     fences: Fences,
-    /// Events that strong reads have seen published: a fence behind them acquires these.
-    seen: Vec<Release>,
+    /// What it has released at each location: its later strong writes there publish that, too.
+    heads: HashMap<Location, Fences, BuildHasherDefault<Mix>>,
+    /// Events that strong reads have seen published.
+    seen: Vec<Seen>,
 }
+
+/// Events that strong reads have seen published: a fence behind them acquires these, and so does an acquire of the same location.
+#[derive(Clone, Debug)]
+struct Seen {
+    release: Release,
+    at: HashSet<Location, BuildHasherDefault<Mix>>,
+}
+
+/// A location, as the model counts them: an access of other position or size is to another one.
+type Location = (Object, u64, u32);
 
 /// One place in memory.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +64,17 @@ pub(crate) struct Spot {
     pub(crate) size: u32,
     /// Whether the host can read and write it without a call.
     pub(crate) host: bool,
+}
+
+impl Spot {
+    fn location(self) -> Location {
+        (self.object, self.at, self.size)
+    }
+
+    /// The bytes of a value, which has at most 8, in memory.
+    pub(super) fn bytes(self, value: &[u8; 8]) -> &[u8] {
+        &value[..self.size as usize]
+    }
 }
 
 /// The threads that meet at a barrier.
@@ -71,7 +97,14 @@ impl Warp {
         // All that came before a kernel has been performed for everyone when it starts (docs/memory-model.md, `kernel.start`).
         let mut fences = Fences::default();
         fences.add(Scope::Sys, Arc::clone(known));
-        let lane = Lane { tick: 1, known: Arc::clone(known), stale: Vec::new(), fences, seen: Vec::new() };
+        let lane = Lane {
+            tick: 1,
+            known: Arc::clone(known),
+            stale: Vec::new(),
+            fences,
+            heads: HashMap::default(),
+            seen: Vec::new(),
+        };
         let lanes = Box::new(std::array::from_fn(|_| lane.clone()));
         let place = Place { device, work, block };
         Self { place, warp, lanes, lines: Vec::new(), at: (0, 0), source: 0 }
@@ -82,7 +115,7 @@ impl Warp {
         &self.lanes[lane].known
     }
 
-    /// Records a read or write of a lane; `strong` is the scope of a strong one.
+    /// Records a read or write of a lane; `strong` is the scope of a strong one, `engine` has the words of a stream's.
     ///
     /// # Errors
     /// An earlier access that races with it.
@@ -93,9 +126,10 @@ impl Warp {
         spot: Spot,
         write: bool,
         strong: Option<Scope>,
+        engine: Option<Words>,
     ) -> Result<(), (Access, Race)> {
         let (who, known) = (self.stamp(lane), &self.lanes[lane].known);
-        let (device, source, engine) = (self.place.device, self.source, self.place.block == STREAM);
+        let (device, source) = (self.place.device, self.source);
         let access = Access { who, device, strong, write, engine, at: spot.at, size: spot.size, source };
         state.shadow.access(spot.object, &access, known).map_err(|race| (access, race))
     }
@@ -106,35 +140,53 @@ impl Warp {
         Stamp { work, block, warp: self.warp, lanes: 1 << lane, tick: self.lanes[lane].tick }
     }
 
-    /// A strong read of what `published` belongs to: the thread acquires it now, or by a later fence.
-    pub(super) fn acquire(&mut self, lane: usize, published: &Published, sem: Semantics, scope: Scope) {
+    /// A strong read of what `published` belongs to: the thread acquires it now, or later by a fence or an acquire of this
+    /// location. An acquire also takes what earlier strong reads saw here.
+    pub(super) fn acquire(
+        &mut self,
+        lane: usize,
+        spot: Spot,
+        published: &Published,
+        sem: Semantics,
+        scope: Scope,
+    ) {
+        let (place, at) = (self.place, spot.location());
         let own = &mut self.lanes[lane];
         let acquires = matches!(sem, Semantics::Acquire | Semantics::AcqRel | Semantics::SeqCst);
-        for release in published.reaching(scope, self.place) {
-            if acquires && release.synchronizes(scope, self.place) {
+        if acquires {
+            own.acquire_seen(scope, place, |seen| seen.at.contains(&at));
+        }
+        for release in published.reaching(scope, place) {
+            if acquires && release.synchronizes(scope, place) {
                 join(&mut own.known, &release.clock);
-            } else if !own.seen.iter().any(|old| Arc::ptr_eq(&old.clock, &release.clock)) {
-                own.seen.push(release.clone());
+                continue;
+            }
+            let known = own.seen.iter_mut().find(|seen| Arc::ptr_eq(&seen.release.clock, &release.clock));
+            if let Some(seen) = known {
+                seen.at.insert(at);
+            } else {
+                own.seen.push(Seen { release: release.clone(), at: HashSet::from_iter([at]) });
             }
         }
     }
 
-    /// The release patterns that a strong write belongs to: one for each earlier fence, and its own if it is a release.
+    /// The release patterns that a strong write belongs to: one for each earlier fence and for each release of the same
+    /// location, and its own if it is a release.
     pub(super) fn publishes(
         &mut self,
         lane: usize,
+        spot: Spot,
         sem: Semantics,
         scope: Scope,
-    ) -> (Vec<Release>, Option<Release>) {
-        let fences = self.lanes[lane].fences.of_write(self.place, scope).collect();
-        let releases = matches!(sem, Semantics::Release | Semantics::AcqRel | Semantics::SeqCst);
-        let own = releases.then(|| Release {
-            clock: self.publish(lane),
-            from: self.place,
-            fence: scope,
-            write: scope,
-        });
-        (fences, own)
+    ) -> Vec<Release> {
+        let (place, at) = (self.place, spot.location());
+        if matches!(sem, Semantics::Release | Semantics::AcqRel | Semantics::SeqCst) {
+            let clock = self.publish(lane);
+            self.lanes[lane].heads.entry(at).or_default().add(scope, clock);
+        }
+        let own = &self.lanes[lane];
+        let heads = own.heads.get(&at);
+        iter::once(&own.fences).chain(heads).flat_map(|fences| fences.of_write(place, scope)).collect()
     }
 
     /// A fence of the lanes of `mask`.
@@ -143,14 +195,7 @@ impl Warp {
             let place = self.place;
             let own = &mut self.lanes[lane];
             if !matches!(sem, Semantics::Release) {
-                let known = &mut own.known;
-                own.seen.retain(|release| {
-                    let acquired = release.synchronizes(scope, place);
-                    if acquired {
-                        join(known, &release.clock);
-                    }
-                    !acquired
-                });
+                own.acquire_seen(scope, place, |_| true);
             }
             if matches!(sem, Semantics::SeqCst) {
                 for release in state.ordered.synchronizing(scope, place) {
@@ -163,7 +208,9 @@ impl Warp {
                     let clock = Arc::clone(&clock);
                     state.ordered.add(Release { clock, from: place, fence: scope, write: scope });
                 }
-                self.lanes[lane].fences.add(scope, clock);
+                let own = &mut self.lanes[lane];
+                own.fences.add(scope, clock);
+                own.heads.retain(|_, head| head.keep_wider(scope));
             }
         }
     }
@@ -214,6 +261,20 @@ impl Warp {
         clock.reach(work, block, self.warp, lane, own.tick);
         own.tick += 1;
         Arc::new(clock)
+    }
+}
+
+impl Lane {
+    /// Acquires those of the events seen that `takes` chooses, as far as their release reaches `place`.
+    fn acquire_seen(&mut self, scope: Scope, place: Place, takes: impl Fn(&Seen) -> bool) {
+        let known = &mut self.known;
+        self.seen.retain(|seen| {
+            let acquired = takes(seen) && seen.release.synchronizes(scope, place);
+            if acquired {
+                join(known, &seen.release.clock);
+            }
+            !acquired
+        });
     }
 }
 

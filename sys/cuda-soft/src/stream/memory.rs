@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cuda_driver_sys::CUresult;
 
+use super::words::{Run, copy_and_keep, copy_atomic, fill_atomic, runs};
 use crate::check;
 use crate::code::{Scope, Semantics};
 use crate::exec::{Step, Watch};
@@ -20,6 +21,16 @@ pub(crate) enum Place {
     Host(u64),
     /// A copy of pageable host memory, made by the call.
     Staged(Arc<[u8]>),
+}
+
+impl Place {
+    /// The address of the first byte.
+    fn address(&self) -> u64 {
+        match self {
+            Self::Device(address) | Self::Host(address) => *address,
+            Self::Staged(bytes) => bytes.as_ptr() as u64,
+        }
+    }
 }
 
 /// How a wait compares the value in memory with the given one.
@@ -114,8 +125,11 @@ impl MemoryTask {
         let Some(op) = self.ops.front() else { return Ok(self.done()) };
         let view = self.space.enter(self.device);
         let mut check = self.check.as_mut().map(|(work, warp)| (work.checker().lock(), warp));
+        let mut brought = Vec::new();
         let moved = match op {
-            MemoryOp::Copy { dst, src, len } => copy(&view, dst, src, self.at, *len)?,
+            MemoryOp::Copy { dst, src, len } => {
+                copy(&view, dst, src, self.at, *len, check.is_some().then_some(&mut brought))?
+            }
             MemoryOp::Fill { dst, value, width, count } => {
                 fill(&view, *dst, *value, *width, self.at, *count * u64::from(*width))?
             }
@@ -130,7 +144,7 @@ impl MemoryTask {
             }
         };
         if let Some((state, warp)) = &mut check {
-            tell(&view, state, warp, op, self.at, moved)?;
+            tell(&view, state, warp, op, self.at, moved, &brought)?;
         }
         drop(check);
         if let Some(n) = moved {
@@ -150,7 +164,8 @@ impl MemoryTask {
     }
 }
 
-/// Tells the race detector what an operation did in one step: `moved` bytes from `at` on, or all that was left.
+/// Tells the race detector what an operation did in one step: `moved` bytes from `at` on, or all that was left. A copy
+/// `brought` these.
 ///
 /// # Errors
 /// `CUDA_ERROR_LAUNCH_FAILED` after a race.
@@ -161,11 +176,8 @@ fn tell(
     op: &MemoryOp,
     at: u64,
     moved: Option<u64>,
+    brought: &[u8],
 ) -> Result<(), CUresult> {
-    let place = |place: &Place| match place {
-        Place::Device(addr) | Place::Host(addr) => Some(*addr),
-        Place::Staged(_) => None,
-    };
     let raced = |_: check::Raced| CUresult::CUDA_ERROR_LAUNCH_FAILED;
     let (name, number) = match op {
         MemoryOp::Copy { .. } => ("a copy", 0),
@@ -174,18 +186,26 @@ fn tell(
         MemoryOp::Wait { .. } => ("cuStreamWaitValue", 3),
     };
     warp.source = state.source((0, 0, number), || check::Source::Call(name));
-    let mut range = |addr: Option<u64>, len: u64, write: bool| -> Result<(), CUresult> {
-        let Some(addr) = addr else { return Ok(()) };
-        let size = u32::try_from(moved.unwrap_or(len - at)).unwrap_or(u32::MAX);
-        let Some(spot) = spot(view, addr + at, size) else { return Ok(()) };
-        warp.range(state, spot, write).map_err(raced)
+    let mut range = |addr: u64, run: Run, bytes: Option<&[u8]>| -> Result<(), CUresult> {
+        let Some(spot) = spot(view, addr + run.at as u64, run.len as u32) else { return Ok(()) };
+        let bytes = bytes.map(|bytes| &bytes[run.at..run.at + run.len]);
+        warp.range(state, spot, run.word as u8, bytes).map_err(raced)
     };
     match op {
         MemoryOp::Copy { dst, src, len } => {
-            range(place(src), *len, false)?;
-            range(place(dst), *len, true)
+            let (to, from) = (dst.address() + at, src.address() + at);
+            let words = || runs(to as usize, from as usize, moved.unwrap_or(len - at) as usize);
+            if !matches!(src, Place::Staged(_)) {
+                words().try_for_each(|run| range(from, run, None))?;
+            }
+            words().try_for_each(|run| range(to, run, Some(brought)))
         }
-        MemoryOp::Fill { dst, width, count, .. } => range(Some(*dst), *count * u64::from(*width), true),
+        MemoryOp::Fill { dst, value, width, count } => {
+            let (to, width) = (dst + at, usize::from(*width));
+            let len = moved.unwrap_or(*count * width as u64 - at) as usize;
+            let bytes = value.to_le_bytes()[..width].repeat(len / width);
+            runs(to as usize, to as usize, len).try_for_each(|run| range(to, run, Some(&bytes)))
+        }
         MemoryOp::Write { addr, value, width } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
             let value = if *width == 4 { *value & u64::from(u32::MAX) } else { *value };
@@ -213,7 +233,15 @@ fn spot(view: &View<'_>, addr: u64, size: u32) -> Option<check::Spot> {
 /// The number of bytes done, or `None` if the operation is complete.
 type Moved = Result<Option<u64>, CUresult>;
 
-fn copy(view: &View<'_>, dst: &Place, src: &Place, at: u64, len: u64) -> Moved {
+/// Copies a part, and keeps what it moved in `brought`: memory may have another value as soon as the host sees it.
+fn copy(
+    view: &View<'_>,
+    dst: &Place,
+    src: &Place,
+    at: u64,
+    len: u64,
+    brought: Option<&mut Vec<u8>>,
+) -> Moved {
     let mut n = (len - at).min(CHUNK);
     if n == 0 {
         return Ok(None);
@@ -223,18 +251,19 @@ fn copy(view: &View<'_>, dst: &Place, src: &Place, at: u64, len: u64) -> Moved {
         Place::Host(a) => view.find_for_copy(a + at, true).inspect(|s| n = n.min(s.end - (a + at))),
         Place::Staged(_) => return Err(CUresult::CUDA_ERROR_UNKNOWN),
     };
-    let from = match src {
-        Place::Device(a) => {
-            end_within(view, a + at, false, &mut n)?;
-            a + at
-        }
-        Place::Host(a) => a + at,
-        Place::Staged(bytes) => bytes.as_ptr() as u64 + at,
-    };
-    let (Place::Device(base) | Place::Host(base)) = dst else { return Err(CUresult::CUDA_ERROR_UNKNOWN) };
+    let from = src.address() + at;
+    if let Place::Device(_) = src {
+        end_within(view, from, false, &mut n)?;
+    }
+    let (target, source, count) = ((dst.address() + at) as *mut u8, from as *const u8, n as usize);
     // SAFETY: a device side is in a mapping that stays while the view lives. A host side is valid until the copy
     // completes, by the contract of the call. The operation owns staged bytes.
-    unsafe { copy_atomic((base + at) as *mut u8, from as *const u8, n as usize) };
+    unsafe {
+        match brought {
+            None => copy_atomic(target, source, count),
+            Some(brought) => copy_and_keep(target, source, count, brought),
+        }
+    }
     notify(to);
     Ok(if at + n == len { None } else { Some(n) })
 }
@@ -315,109 +344,5 @@ fn notify(span: Option<Span>) {
     if let Some(span) = span {
         // SAFETY: the callers hold the view in which they found the span.
         unsafe { (*span.event_count).notify() };
-    }
-}
-
-/// Stores `len` bytes of elements of `width` bytes, by relaxed atomic accesses of whole elements, because kernels may access
-/// them at the same time. Aligned words are stored at once: by bytes a large fill would take long.
-///
-/// # Safety
-/// `to` is valid for writing `len` bytes, which are whole elements, and aligned to an element.
-unsafe fn fill_atomic(to: *mut u8, value: u32, width: u8, len: usize) {
-    const WORD: usize = size_of::<u64>();
-    let element = u64::from(value) & (u64::MAX >> (64 - 8 * u32::from(width)));
-    let word =
-        (0..WORD as u32 / u32::from(width)).fold(0, |word, at| word | element << (at * 8 * u32::from(width)));
-    let mut at = 0;
-    while at < len {
-        // SAFETY: `at` is less than `len`.
-        let p = unsafe { to.add(at) };
-        let size = if p.addr().is_multiple_of(WORD) && len - at >= WORD { WORD } else { usize::from(width) };
-        // SAFETY: so many bytes from `p` on are valid by the caller's promise, and `p` is aligned to as many.
-        unsafe {
-            match size {
-                1 => (*p.cast::<AtomicU8>()).store(value as u8, Ordering::Relaxed),
-                2 => (*p.cast::<AtomicU16>()).store(value as u16, Ordering::Relaxed),
-                4 => (*p.cast::<AtomicU32>()).store(value, Ordering::Relaxed),
-                _ => (*p.cast::<AtomicU64>()).store(word, Ordering::Relaxed),
-            }
-        }
-        at += size;
-    }
-}
-
-/// Copies like `memcpy`, but with atomic accesses, because other devices, processes and host threads may access the
-/// same memory at the same time.
-///
-/// # Safety
-/// Both ranges are mapped, and `dst` is writable.
-unsafe fn copy_atomic(dst: *mut u8, src: *const u8, len: usize) {
-    let head = (dst as usize).wrapping_neg() % 8;
-    let (head, words) = if (dst as usize ^ src as usize).is_multiple_of(8) && len >= head + 8 {
-        (head, (len - head) / 8)
-    } else {
-        (len, 0)
-    };
-    let bytes = |from: usize, to: usize| {
-        for i in from..to {
-            // SAFETY: i < len, within both ranges.
-            unsafe {
-                let v = (*src.add(i).cast::<AtomicU8>()).load(Ordering::Relaxed);
-                (*dst.add(i).cast::<AtomicU8>()).store(v, Ordering::Relaxed);
-            }
-        }
-    };
-    bytes(0, head);
-    for i in 0..words {
-        // SAFETY: head + 8 * words <= len, and both addresses are multiples of 8.
-        unsafe {
-            let v = (*src.add(head + 8 * i).cast::<AtomicU64>()).load(Ordering::Relaxed);
-            (*dst.add(head + 8 * i).cast::<AtomicU64>()).store(v, Ordering::Relaxed);
-        }
-    }
-    bytes(head + 8 * words, len);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_are_exact_at_any_alignment_and_size() {
-        let src: Vec<u8> = (0..200u32).map(|i| (i * 7 + 3) as u8).collect();
-        for to in 0..9 {
-            for from in 0..9 {
-                for len in [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 100] {
-                    let mut dst = vec![0xeeu8; 200];
-                    // SAFETY: both ranges lie in their vectors.
-                    unsafe { copy_atomic(dst.as_mut_ptr().add(to), src.as_ptr().add(from), len) };
-                    assert_eq!(dst[to..to + len], src[from..from + len], "{to} {from} {len}");
-                    assert!(
-                        dst[..to].iter().chain(&dst[to + len..]).all(|b| *b == 0xee),
-                        "{to} {from} {len}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn fills_are_exact_at_any_alignment_and_size() {
-        let value = 0x0403_0201_u32;
-        for width in [1_u8, 2, 4] {
-            let element = &value.to_le_bytes()[..usize::from(width)];
-            for first in 0..12 {
-                for count in [0, 1, 2, 3, 7, 8, 9, 20] {
-                    let (from, len) = (first * usize::from(width), count * usize::from(width));
-                    let mut words = [u64::MAX; 32];
-                    // SAFETY: the range lies in the array, whose elements are aligned to words.
-                    unsafe { fill_atomic(words.as_mut_ptr().cast::<u8>().add(from), value, width, len) };
-                    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                    assert_eq!(bytes[from..from + len], element.repeat(count), "{width} {first} {count}");
-                    let others = bytes[..from].iter().chain(&bytes[from + len..]);
-                    assert!(others.into_iter().all(|byte| *byte == 0xff), "{width} {first} {count}");
-                }
-            }
-        }
     }
 }

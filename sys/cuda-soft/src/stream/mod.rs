@@ -24,4 +24,5 @@ pub(crate) mod op;
 pub(crate) mod runtime;
 pub(crate) mod streams;
 pub(crate) mod user_object;
+mod words;
 pub(crate) mod work;

@@ -3,5 +3,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod device;
+mod engines;
 mod kernels;
+mod patterns;
 mod streams;

@@ -1,0 +1,84 @@
+//! Release and acquire patterns that take two accesses of one word, with another thread's store between them.
+
+use crate::kernels::Program;
+
+pub(crate) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "a relaxed load that sees a release, and an acquire of the same word that sees another store",
+        body: "
+    setp.eq.u32 %p0, %block, 1;
+    @%p0 bra AGAIN;
+    setp.eq.u32 %p0, %block, 2;
+    @%p0 bra READ;
+    st.weak.global.u32 [%data], 7;
+    st.release.gpu.global.u32 [%flag], 1;
+    bra DONE;
+AGAIN:
+    ld.relaxed.gpu.global.u32 %r0, [%flag+128];
+    setp.ne.u32 %p1, %r0, 2;
+    @%p1 bra AGAIN;
+    st.relaxed.gpu.global.u32 [%flag], 2;
+    st.release.gpu.global.u32 [%flag+256], 2;
+    bra DONE;
+READ:
+    ld.relaxed.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra READ;
+    st.relaxed.gpu.global.u32 [%flag+128], 2;
+LAST:
+    ld.acquire.gpu.global.u32 %r0, [%flag+256];
+    setp.ne.u32 %p1, %r0, 2;
+    @%p1 bra LAST;
+    ld.acquire.gpu.global.u32 %r0, [%flag]; // again
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 3,
+        block: 1,
+        plants: &[
+            ("st.release.gpu", "st.relaxed.gpu"),
+            ("ld.acquire.gpu.global.u32 %r0, [%flag];", ""),
+            ("ld.acquire.gpu.global.u32 %r0, [%flag];", "ld.relaxed.gpu.global.u32 %r0, [%flag];"),
+            ("ld.acquire.gpu.global.u32 %r0, [%flag];", "ld.acquire.cta.global.u32 %r0, [%flag];"),
+            ("ld.acquire.gpu.global.u32 %r0, [%flag];", "ld.acquire.gpu.global.u32 %r0, [%flag+128];"),
+        ],
+    },
+    Program {
+        name: "a release, and behind another thread's store a relaxed one of the same word",
+        body: "
+    setp.eq.u32 %p0, %block, 1;
+    @%p0 bra BETWEEN;
+    setp.eq.u32 %p0, %block, 2;
+    @%p0 bra READ;
+    st.weak.global.u32 [%data], 7;
+    st.release.gpu.global.u32 [%flag], 1;
+AGAIN:
+    ld.relaxed.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 2;
+    @%p1 bra AGAIN;
+    st.relaxed.gpu.global.u32 [%flag], 3;
+    bra DONE;
+BETWEEN:
+    ld.relaxed.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra BETWEEN;
+    st.relaxed.gpu.global.u32 [%flag], 2;
+    bra DONE;
+READ:
+    ld.acquire.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 3;
+    @%p1 bra READ;
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 3,
+        block: 1,
+        plants: &[
+            ("st.release.gpu", "st.relaxed.gpu"),
+            ("st.release.gpu", "st.release.cta"),
+            ("AGAIN:", "    st.weak.global.u32 [%data], 8;\nAGAIN:"),
+            (
+                "st.release.gpu.global.u32 [%flag], 1;",
+                "st.release.gpu.global.u32 [%flag+128], 1;\n    st.relaxed.gpu.global.u32 [%flag], 1;",
+            ),
+        ],
+    },
+];
