@@ -26,8 +26,8 @@ pub(super) struct Access {
     pub(super) source: u32,
 }
 
-/// What an operation of a stream accesses at once. The model has no rule for it: here a strong access to such a word does not
-/// race with it if its scope includes the stream's device.
+/// The words that an operation of a stream accesses at once. The model has no rule for it: here a strong access to such a
+/// word does not race with it if its scope includes the stream's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     /// A value that a stream writes or waits for. It may be a part of a word of kernels, as where a FIFO is closed.

@@ -181,7 +181,7 @@ impl Warp {
         let State { shadow, chance, host, .. } = state;
         let history = shadow.history(spot.object, spot.at);
         let Some(history) = history.filter(|history| history.last(now, spot.size).is_some()) else {
-            // What a kernel or stream wrote without a strong write of this place publishes nothing.
+            // A value that a kernel or stream left without a strong write of this place publishes nothing.
             if !shadow.holds(spot.object, spot.at, spot.bytes(&now.to_le_bytes())) {
                 // The host wrote this value, or a device that it controls.
                 shadow.host_wrote(spot.object, spot.at, spot.size);

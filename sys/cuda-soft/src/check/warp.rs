@@ -39,13 +39,14 @@ pub(super) struct Lane {
     /// Places that it has read something old from, and how often since it read the last write.
     pub(super) stale: Vec<(Object, u64, u8)>,
     fences: Fences,
-    /// What it has released at each location: its later strong writes there publish that, too.
+    /// The releases of each location: its later strong writes there publish that, too.
     heads: HashMap<Location, Fences, BuildHasherDefault<Mix>>,
     /// Events that strong reads have seen published.
     seen: Vec<Seen>,
 }
 
-/// Events that strong reads have seen published: a fence behind them acquires these, and so does an acquire of the same location.
+/// Events that strong reads have seen published: a fence behind them acquires these, and so does an acquire of the same
+/// location.
 #[derive(Clone, Debug)]
 struct Seen {
     release: Release,

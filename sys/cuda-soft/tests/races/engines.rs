@@ -1,4 +1,4 @@
-//! What copies and fills bring: they order nothing, and only whole words of theirs may be polled.
+//! Copies and fills: they order nothing, and only whole words of theirs may be polled.
 
 use std::ptr;
 
@@ -78,8 +78,8 @@ fn wait(devices: &Devices, device: usize) {
     ok(unsafe { (devices.table.cuStreamSynchronize)(devices.streams[device]) });
 }
 
-/// Device 0 writes the data, the host waits for it, and then a stream tells device 1 without an acquire. What `bring` put
-/// where device 1 then acquires is no word of the host's, so nothing orders the data.
+/// Device 0 writes the data, the host waits for it, and then a stream tells device 1 without an acquire. The zero that
+/// `bring` put where device 1 then acquires is no word of the host's, so nothing orders the data.
 fn unordered(bring: impl Fn(&Devices)) -> usize {
     let devices = Devices::new();
     let before = cuda_soft::races().len();
