@@ -203,7 +203,8 @@ impl Messenger {
     ///
     /// # Errors
     /// `PeerLost` if nobody answers there, or if it has been restarted since: then it has another address. `Authentication` if it has
-    /// another secret or speaks another version, also where another job has got the port of one that ended. `Timeout`.
+    /// another secret or speaks another version, also where another job has got the port of one that ended. `Timeout`. `Remote` if it
+    /// refuses: it has as many connections as it takes, in all or from this rank, for instance while earlier ones are still ending.
     pub fn connect(&self, address: &Address, deadline: impl Into<Deadline>) -> Result<Peer> {
         self.core.connect(address, deadline.into()).map(|member| Peer { member })
     }
