@@ -36,7 +36,8 @@ use crate::transport::Resources;
 ///
 /// If a rank is lost or aborts, every call on every rank fails with the reason, and every waiting kernel is told to
 /// leave. A rank that leaves in good order fails only the calls that need it, with `PeerLost`. Kernels that still
-/// wait for it two seconds later leave, and the communicator aborts because their work is not done.
+/// wait for it two seconds later leave, and the communicator aborts because their work is not done. Of more than 16 ranks not all
+/// have a link to each other: one that first looks for another after that has dropped everything finds nobody, and counts it as lost.
 ///
 /// Cheap to clone; clones share one communicator. Every method can be called from any thread. One `setup` runs at a
 /// time; another call waits for it.

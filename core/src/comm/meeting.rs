@@ -1,7 +1,7 @@
 //! A meeting of all ranks in which each says some bytes and hears those of all.
 #![forbid(unsafe_code)]
 
-use crate::bootstrap::Bootstrap as _;
+use crate::bootstrap::Bootstrap;
 use crate::comm::communicator::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -32,7 +32,7 @@ pub(super) fn called_something_else(op: &'static str, rank: u32, error: WireErro
 
 /// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call.
 pub(super) fn gather(
-    all: &Subset<'_>,
+    all: &dyn Bootstrap,
     op: &'static str,
     mine: &[u8],
     deadline: Deadline,
@@ -47,7 +47,9 @@ pub(super) fn gather(
     let others = (1..all.size()).map(|rank| all.recv(rank, TAG, deadline).map_err(|error| (rank, error)));
     let said: std::result::Result<Vec<_>, _> = std::iter::once(Ok(mine.to_vec())).chain(others).collect();
     let answer = encode_answer(&said);
-    let answered = (1..all.size()).try_for_each(|rank| all.send(rank, TAG, &answer, deadline));
+    // Each rank, whether or not those before it can be reached.
+    let answered =
+        (1..all.size()).map(|rank| all.send(rank, TAG, &answer, deadline)).fold(Ok(()), Result::and);
     match said {
         Ok(said) => answered.map(|()| said),
         Err((rank, error)) if error.kind() == ErrorKind::Timeout => Err(absent(op, rank)),
@@ -90,4 +92,49 @@ fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<std::result::Result<Vec
     };
     r.finish()?;
     Ok(answer)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::{Mutex, lock};
+
+    /// Rank 0 of four, of whom rank 2 never came and cannot be reached.
+    #[derive(Debug, Default)]
+    struct WithoutTwo(Mutex<Vec<(u32, Vec<u8>)>>);
+
+    impl Bootstrap for WithoutTwo {
+        fn rank(&self) -> u32 {
+            0
+        }
+
+        fn size(&self) -> u32 {
+            4
+        }
+
+        fn send(&self, peer: u32, _: u64, bytes: &[u8], _: Deadline) -> Result<()> {
+            if peer == 2 {
+                return Err(Error::timeout("connect", "nobody answers").with_peer(peer));
+            }
+            lock(&self.0).push((peer, bytes.to_vec()));
+            Ok(())
+        }
+
+        fn recv(&self, peer: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
+            if peer == 2 { Err(Error::timeout("x", "nothing came").with_peer(peer)) } else { Ok(vec![7]) }
+        }
+    }
+
+    #[test]
+    fn all_who_can_be_reached_learn_which_rank_did_not_call() {
+        let all = WithoutTwo::default();
+        let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(2)), "{error}");
+        let sent = lock(&all.0);
+        let told: Vec<_> =
+            sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect();
+        assert_eq!(told, [(1, Err(2)), (3, Err(2))]);
+    }
 }

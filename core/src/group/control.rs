@@ -13,7 +13,8 @@
 //! A peer that has said BYE on every link has left in good order, which is no failure: what it sent has arrived. But nothing more
 //! will come from it. Calls that need it fail from then on; kernels that wait for it are told to leave after
 //! [`GRACE`](crate::group::peer_state::GRACE), in which those that find everything there have long gone on; and if one did leave,
-//! its work is not done, and the communicator aborts.
+//! its work is not done, and the communicator aborts. As long as anything of its group is kept, it says BYE also on links that are
+//! opened later. After that, who has no link to it finds nobody, and cannot tell whether it has left or was lost.
 #![forbid(unsafe_code)]
 
 mod agree;

@@ -221,10 +221,13 @@ impl Links {
 
     /// Makes sure that there is a link to `peer`; to oneself none is needed.
     pub(crate) fn ensure(&self, peer: u32, deadline: Deadline) -> Result<()> {
-        if peer == self.identity.rank || self.control.link(peer).is_some() {
+        if peer == self.identity.rank {
             return Ok(());
         }
         self.control.check_reach("connect", peer)?;
+        if self.control.link(peer).is_some() {
+            return Ok(());
+        }
         let (mine, theirs) = (&self.peers[self.identity.rank as usize], &self.peers[peer as usize]);
         let (network, claims) = (&self.identity.network, self.identity.claims(peer));
         // A peer that is there answers at once: its service thread does.
@@ -248,7 +251,8 @@ impl Links {
         })?;
         let link = self.reactor.add(stream);
         self.control.adopt(&link);
-        Ok(())
+        // A rank that has left answers with BYE, which may have come already.
+        self.control.check_reach("connect", peer)
     }
 
     fn wait_linked(&self, peers: &[u32], limit: Option<Duration>, deadline: Deadline) -> Result<()> {

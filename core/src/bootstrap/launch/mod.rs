@@ -122,9 +122,10 @@ impl Job<'_> {
         Ok(Arc::new(TcpBootstrap::with_config(self.launch.rank, size, id, self.config, self.deadline)?))
     }
 
-    /// On rank 0, starts a rendezvous for as many ranks as the launcher has started, and returns its id.
-    fn make_id(&self) -> Result<UniqueId> {
-        Ok(Rendezvous::with_config(self.launch.size, self.config)?.detach())
+    /// On rank 0, starts a rendezvous for as many ranks as the launcher has started.
+    fn host(&self) -> Result<Hosted> {
+        let starts = (self.launch.rank == 0).then(|| Rendezvous::with_config(self.launch.size, self.config));
+        starts.transpose().map(Hosted)
     }
 
     fn by_file(&self, place: &Place) -> Result<Joined> {
@@ -135,34 +136,35 @@ impl Job<'_> {
     /// `None` if this host lacks what the service needs.
     fn by_service(&self, service: &Service) -> Result<Option<Joined>> {
         let (launch, deadline) = (self.launch, self.deadline);
-        let mine = || -> Result<Option<SecretText>> {
-            if launch.rank > 0 {
-                return Ok(None);
-            }
-            Ok(Some(self.make_id()?.to_text()))
-        };
         let joined = match service {
             Service::Pmi { fd } => {
-                let id = pmi::share(manager(*fd)?, mine()?.as_ref(), deadline)?;
-                self.known_id(launch.size, &id.expose().parse()?)?
+                let (manager, hosted) = (manager(*fd)?, self.host()?);
+                let id = pmi::share(manager, hosted.text().as_ref(), deadline)?.expose().parse()?;
+                hosted.stay();
+                self.known_id(launch.size, &id)?
             }
             Service::Pmix => {
                 let Some(library) = Pmix::open() else { return Ok(None) };
-                let (id, size) = library.share(mine()?, deadline)?;
+                let hosted = self.host()?;
+                let (id, size) = library.share(hosted.text(), deadline)?;
                 if let Some(known) = launch.size.filter(|known| *known != size) {
                     let text =
                         format!("the PMIx server says there are {size} ranks, the environment {known}");
                     return Err(Error::usage(OP, text));
                 }
-                self.known_id(Some(size), &id.expose().parse()?)?
+                let id = id.expose().parse()?;
+                hosted.stay();
+                self.known_id(Some(size), &id)?
             }
             Service::Store { host, port, key } => {
                 let mut store = Store::connect(host, *port, key, deadline)?;
-                if let Some(id) = mine()? {
-                    store.set(&id)?;
-                }
-                let id = store.get()?.expose().parse()?;
-                let joined = self.known_id(launch.size, &id);
+                let hosted = self.host()?;
+                let id = store.share(hosted.text().as_ref()).and_then(|id| id.expose().parse());
+                let joined = id.and_then(|id| {
+                    hosted.stay();
+                    self.known_id(launch.size, &id)
+                });
+                // However it went.
                 if launch.rank == 0
                     && let Err(error) = store.delete()
                 {
@@ -172,6 +174,21 @@ impl Job<'_> {
             }
         };
         Ok(Some(joined))
+    }
+}
+
+/// Rank 0's rendezvous; on other ranks nothing. Ends with this unless it is to stay, so that an attempt that fails before the
+/// others can know the id leaves no thread and no socket behind.
+struct Hosted(Option<Rendezvous>);
+
+impl Hosted {
+    fn text(&self) -> Option<SecretText> {
+        self.0.as_ref().map(|rendezvous| rendezvous.unique_id().to_text())
+    }
+
+    /// Serves the ranks until all have come, whatever becomes of this one.
+    fn stay(self) {
+        self.0.map(Rendezvous::detach);
     }
 }
 

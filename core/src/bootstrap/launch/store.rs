@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use super::launcher::OP;
@@ -24,6 +24,8 @@ const MAGIC: u32 = 0x3c85_f7ce;
 const STOP_WAITING: u8 = 0;
 const MAX_VALUE: u64 = 4096;
 const PAUSE: Duration = Duration::from_millis(50);
+/// The shortest time that a socket's call can be given.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// A connection to the store, about one key of it.
 #[derive(Debug)]
@@ -63,8 +65,14 @@ impl Store {
         Ok(store)
     }
 
+    /// Gives rank 0's `mine` to all ranks; the others pass `None`.
+    pub(super) fn share(&mut self, mine: Option<&SecretText>) -> Result<SecretText> {
+        mine.map_or(Ok(()), |id| self.set(id))?;
+        self.get()
+    }
+
     /// Puts `value` at our key.
-    pub(super) fn set(&mut self, value: &SecretText) -> Result<()> {
+    fn set(&mut self, value: &SecretText) -> Result<()> {
         let mut request = self.request(SET, false);
         text(&mut request, value.expose());
         self.send(&request)
@@ -86,10 +94,10 @@ impl Store {
         String::from_utf8(value).map(SecretText::new).map_err(|_| self.failed("its value is no text"))
     }
 
-    /// Removes our key.
+    /// Removes our key. Asks for that even when the time is over, and waits for the answer only while there is some left.
     pub(super) fn delete(&mut self) -> Result<()> {
-        self.send(&self.request(DELETE, false))?;
-        self.number::<8>().map(drop)
+        self.write(&self.request(DELETE, false), self.deadline.remaining().max(MOMENT))?;
+        if self.deadline.expired() { Ok(()) } else { self.number::<8>().map(drop) }
     }
 
     fn request(&self, command: u8, counted: bool) -> Vec<u8> {
@@ -103,7 +111,11 @@ impl Store {
 
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let left = self.left()?;
-        let sent = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write_all(bytes));
+        self.write(bytes, left)
+    }
+
+    fn write(&mut self, bytes: &[u8], within: Duration) -> Result<()> {
+        let sent = self.stream.set_write_timeout(Some(within)).and_then(|()| self.stream.write_all(bytes));
         sent.map_err(|error| self.broken(error))
     }
 
@@ -152,16 +164,65 @@ fn text(request: &mut Vec<u8>, text: &str) {
 }
 
 fn try_connect(host: &str, port: u16, deadline: Deadline) -> std::io::Result<TcpStream> {
+    let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    let stream = first_of(&addresses, deadline, TcpStream::connect_timeout)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// What `connect` makes of the first of `addresses` that answers, each in its share of the time.
+fn first_of<T>(
+    addresses: &[SocketAddr],
+    deadline: Deadline,
+    mut connect: impl FnMut(&SocketAddr, Duration) -> std::io::Result<T>,
+) -> std::io::Result<T> {
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-    for address in (host, port).to_socket_addrs()? {
-        let left = deadline.remaining().max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
+    for (index, address) in addresses.iter().enumerate() {
+        // An address that swallows packets must leave time for those after it.
+        let share = deadline.remaining() / (addresses.len() - index) as u32;
+        match connect(address, share.max(MOMENT)) {
+            Ok(connected) => return Ok(connected),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_removed_even_when_the_time_is_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut served = listener.accept().unwrap().0;
+        let mut store =
+            Store::on(stream, "here".to_owned(), "key", Deadline::after(Duration::from_secs(60))).unwrap();
+        store.deadline = Deadline::after(Duration::ZERO);
+        store.delete().unwrap();
+        let wanted = store.request(DELETE, false);
+        drop(store);
+        let mut heard = Vec::new();
+        served.read_to_end(&mut heard).unwrap();
+        assert!(heard.ends_with(&wanted), "{heard:?}");
+    }
+
+    #[test]
+    fn an_address_that_swallows_packets_leaves_time_for_those_behind_it() {
+        const WHOLE: Duration = Duration::from_secs(600);
+        let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let mut limits = Vec::new();
+        let none = first_of(&addresses, Deadline::after(WHOLE), |_, limit| -> std::io::Result<()> {
+            limits.push(limit);
+            Err(std::io::ErrorKind::TimedOut.into())
+        });
+        assert_eq!(none.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        for (limit, waiting) in limits.iter().zip([3, 2, 1]) {
+            assert!(*limit <= WHOLE / waiting, "{limits:?}");
+        }
+        assert_eq!(limits.len(), 3);
+    }
 }

@@ -223,23 +223,29 @@ fn ranks_meet_by_a_file_and_by_a_host_alone() {
     assert_eq!(all_join(3, on_host), wanted);
 }
 
-/// A stand-in for torchrun's store, as far as our client uses it: one value, and whether it was deleted.
-fn serve_store(listener: TcpListener, clients: usize) -> bool {
+/// A stand-in for torchrun's store, as far as our client uses it: one value, and whether it was deleted. It answers a wait by
+/// `answer`.
+fn serve_store(listener: TcpListener, clients: usize, answer: u8) -> (Vec<u8>, bool) {
     let value = (crate::sync::Mutex::new(None), crate::sync::Condvar::new());
     let deleted = crate::sync::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..clients {
             let (stream, _) = listener.accept().unwrap();
             let (value, deleted) = (&value, &deleted);
-            scope.spawn(move || serve_client(stream, value, deleted));
+            scope.spawn(move || serve_client(stream, value, deleted, answer));
         }
     });
-    deleted.load(crate::sync::Ordering::Relaxed)
+    (value.0.into_inner().unwrap().unwrap_or_default(), deleted.load(crate::sync::Ordering::Relaxed))
 }
 
 type Slot = (crate::sync::Mutex<Option<Vec<u8>>>, crate::sync::Condvar);
 
-fn serve_client(mut stream: TcpStream, (value, changed): &Slot, deleted: &crate::sync::AtomicBool) {
+fn serve_client(
+    mut stream: TcpStream,
+    (value, changed): &Slot,
+    deleted: &crate::sync::AtomicBool,
+    answer: u8,
+) {
     fn bytes<const N: usize>(stream: &mut TcpStream) -> [u8; N] {
         let mut bytes = [0; N];
         stream.read_exact(&mut bytes).unwrap();
@@ -253,7 +259,8 @@ fn serve_client(mut stream: TcpStream, (value, changed): &Slot, deleted: &crate:
     let mut command = [0];
     assert_eq!(bytes::<1>(&mut stream), [0], "validated first");
     assert_eq!(u32::from_ne_bytes(bytes(&mut stream)), 0x3c85_f7ce);
-    while stream.read(&mut command).unwrap() == 1 {
+    // A client whose time is over leaves before its last answer.
+    while matches!(stream.read(&mut command), Ok(1)) {
         if command[0] == 6 {
             assert_eq!(u64::from_ne_bytes(bytes(&mut stream)), 1);
         }
@@ -271,7 +278,7 @@ fn serve_client(mut stream: TcpStream, (value, changed): &Slot, deleted: &crate:
             }
             6 => {
                 drop(changed.wait_while(value.lock().unwrap(), |value| value.is_none()).unwrap());
-                stream.write_all(&[0]).unwrap();
+                stream.write_all(&[answer]).unwrap();
             }
             8 => {
                 deleted.store(true, crate::sync::Ordering::Relaxed);
@@ -286,7 +293,7 @@ fn serve_client(mut stream: TcpStream, (value, changed): &Slot, deleted: &crate:
 fn ranks_meet_at_torchruns_store() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let store = std::thread::spawn(move || serve_store(listener, 3));
+    let store = std::thread::spawn(move || serve_store(listener, 3, 0));
     let variables = |rank| {
         format!(
             "{WITHIN} RANK={rank} WORLD_SIZE=3 LOCAL_RANK={rank} LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 \
@@ -294,7 +301,46 @@ fn ranks_meet_at_torchruns_store() {
         )
     };
     assert_eq!(all_join(3, variables), [(0, 3), (1, 3), (2, 3)]);
-    assert!(store.join().unwrap(), "the secret is gone");
+    assert!(store.join().unwrap().1, "the secret is gone");
+}
+
+/// Rank 0 of two fails while it joins by a store that answers its wait by `answer`: the error, the id that it put there, and
+/// whether it deleted that.
+fn fails_at_store(answer: u8, seconds: u32) -> (Error, UniqueId, bool) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let store = std::thread::spawn(move || serve_store(listener, 1, answer));
+    let variables = format!(
+        "AQUEDUCT_TIMEOUT={seconds} AQUEDUCT_SOCKET_IFNAME=lo RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+         MASTER_PORT={port} TORCHELASTIC_RUN_ID=run TORCHELASTIC_USE_AGENT_STORE=True"
+    );
+    let error = joined(&[&variables]).map(drop).unwrap_err();
+    let (id, deleted) = store.join().unwrap();
+    (error, String::from_utf8(id).unwrap().parse().unwrap(), deleted)
+}
+
+#[test]
+fn rank_0_takes_its_secret_out_of_the_store_when_it_fails() {
+    let (error, _, deleted) = fails_at_store(1, 20);
+    assert!(error.to_string().contains("cancelled the wait"), "{error}");
+    assert!(deleted, "the secret is still there");
+}
+
+#[test]
+fn rank_0_takes_its_secret_out_of_the_store_when_the_others_do_not_come_in_time() {
+    let (error, _, deleted) = fails_at_store(0, 2);
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(deleted, "the secret is still there");
+}
+
+#[test]
+fn nobody_listens_for_ranks_after_an_attempt_that_failed_before_the_id_was_shared() {
+    let (error, id, _) = fails_at_store(1, 20);
+    assert!(error.to_string().contains("cancelled the wait"), "{error}");
+    for address in id.addresses() {
+        let refused = TcpStream::connect(address).expect_err("the rendezvous is still there");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{refused}");
+    }
 }
 
 #[test]

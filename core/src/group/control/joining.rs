@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use super::shared::Control;
+use crate::abort::AbortCause;
 use crate::group::frames;
 use crate::group::peer_state::PeerState;
 use crate::net::Link;
@@ -22,11 +23,15 @@ impl Control {
         state.links[peer as usize].push(MonitoredLink::new(link.clone()));
         state.membership.linked(peer);
         self.wake(&mut state);
+        // With the state locked, as `leave` sets it: either leaving finds the link in the list, or it is found here.
+        let left = self.has_left().then(|| state.left_because.clone());
         drop(state);
         self.send_membership();
-        // After the link is in the list: either the abort finds it there, or it is found here.
-        if let Some(cause) = self.abort.cause() {
-            self.tell(std::slice::from_ref(link), cause);
+        let link = std::slice::from_ref(link);
+        match left {
+            Some(cause) => self.say_bye(link, cause.as_ref()),
+            // After the link is in the list: either the abort finds it there, or it is found here.
+            None => self.abort.cause().into_iter().for_each(|cause| self.tell(link, cause)),
         }
         true
     }
@@ -37,7 +42,7 @@ impl Control {
         self.leave()
     }
 
-    /// Says BYE on every link, once. The links it was said on.
+    /// Says BYE on every link, once; on those that others open later, [`adopt`](Self::adopt) says it. The links it was said on.
     pub(crate) fn leave(&self) -> Vec<Link> {
         if self.forked() {
             return Vec::new();
@@ -47,22 +52,27 @@ impl Control {
             return Vec::new();
         }
         state.left_at = Some(Instant::now());
+        let cause = self.abort.cause().cloned();
+        state.left_because.clone_from(&cause);
         let links = state.all_links();
         state.membership.last_words();
         // Calls of other threads that wait for peers end now.
         self.wake(&mut state);
         drop(state);
         self.send_membership();
-        // If this rank leaves because of a failure, peers hear of the failure before they read BYE, which means good
-        // order.
-        if let Some(cause) = self.abort.cause() {
-            self.tell(&links, cause);
+        self.say_bye(&links, cause.as_ref());
+        links
+    }
+
+    /// If this rank has left because of a failure, peers hear of the failure before they read BYE, which means good order.
+    fn say_bye(&self, links: &[Link], failure: Option<&AbortCause>) {
+        if let Some(cause) = failure {
+            self.tell(links, cause);
         }
-        for link in &links {
+        for link in links {
             if let Err(error) = link.post(frames::BYE, &[]) {
                 log::debug!("cannot say BYE to rank {}: {error}", link.peer().from);
             }
         }
-        links
     }
 }

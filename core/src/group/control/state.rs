@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) outside: Option<String>,
     /// When this rank left in good order, until the kernels that still wait are told.
     pub(super) left_at: Option<Instant>,
+    /// The failure that came before this rank left, if one did. Failures after it are no concern of the others.
+    pub(super) left_because: Option<AbortCause>,
     /// Counts changes that a waiter may care about.
     pub(super) version: u64,
 }
@@ -49,6 +51,7 @@ impl State {
             given_up_by: Ranks::new(),
             outside: None,
             left_at: None,
+            left_because: None,
             version: 0,
         }
     }

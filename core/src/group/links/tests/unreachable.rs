@@ -62,6 +62,50 @@ fn a_rank_that_is_not_there_any_more_is_lost_to_who_looks_for_it() {
     assert_eq!(one.control.lost(), [peer]);
 }
 
+/// Nobody is watched for silence here: only a BYE can tell.
+#[test]
+fn a_rank_that_has_left_and_keeps_something_says_goodbye_to_who_looks_for_it() {
+    let (at, peer) = UNLINKED;
+    for failed_later in [false, true] {
+        let links = group_with(20, 1, config(None), |network| network);
+        let (one, left) = (&links[at], &links[peer as usize]);
+        left.leave(soon()).unwrap();
+        if failed_later {
+            left.control.abort().abort(AbortCause::requested(peer, "a failure of its own, after it left"));
+        }
+        let good_order = |error: Error| {
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(peer)), "{error}");
+            assert!(error.message().contains("in good order"), "{error}");
+        };
+        // The goodbye may be there before the link is taken into use.
+        one.ensure(peer, soon()).unwrap_or_else(good_order);
+        wait_for("it said no goodbye", || one.control.check_peer("x", peer).is_err());
+        good_order(one.control.check_peer("x", peer).unwrap_err());
+        one.ensure(peer, soon()).unwrap_err();
+        one.control.abort().check("x").expect("a rank that leaves in good order takes nobody with it");
+        assert!(one.control.lost().is_empty());
+    }
+}
+
+#[test]
+fn a_rank_that_left_because_of_a_failure_tells_it_to_who_looks_for_it_too() {
+    let (at, peer) = UNLINKED;
+    let links = group_with(20, 1, config(None), |network| network);
+    let [one, left] = [at, peer as usize].map(|rank| &links[rank]);
+    // Nobody else can tell it.
+    links
+        .iter()
+        .filter(|other| other.identity.rank != peer && other.identity.rank != one.identity.rank)
+        .for_each(|other| drop(other.control.leave()));
+    left.control.abort().abort(AbortCause::requested(peer, "the reason"));
+    left.leave(soon()).unwrap();
+    let _ = one.ensure(peer, soon());
+    wait_for("it was not told", || one.control.abort().is_aborted());
+    let error = one.control.abort().check("x").unwrap_err();
+    assert_eq!((error.kind(), error.peer()), (ErrorKind::Aborted, Some(peer)), "{error}");
+    wait_for("it said no goodbye", || one.control.check_reach("x", peer).is_err());
+}
+
 /// Swallows what one rank says once it is told to: a process that is stopped, a network that is broken one way.
 #[derive(Debug)]
 pub(super) struct Mute {
