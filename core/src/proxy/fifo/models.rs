@@ -5,8 +5,8 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::producer::Ring;
-use super::ring::{Consumer, all_popped, end_of_written};
-use crate::sync::{AtomicU64, Ordering};
+use super::ring::Consumer;
+use crate::sync::Ordering;
 
 /// The data that triggers announce, one cell per trigger: loom fails the model if two accesses could race.
 struct Data(Vec<UnsafeCell<u64>>);
@@ -134,63 +134,6 @@ fn loom_fifo_without_the_producers_fence_publishes_nothing() {
 #[should_panic(expected = "Causality violation")]
 fn loom_fifo_a_relaxed_sync_does_not_give_the_data_back() {
     Shape { sync: Some(Ordering::Relaxed), ..Shape::new(1, 2, 2, 0) }.run();
-}
-
-/// A third thread asks for the end of the first push, in whose slot the second may lie meanwhile, and sees what the consumer did.
-fn end_of_the_first_push(start: u64) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(move || {
-        let shared = Arc::new((Ring::new(1, start), Data::new(1), AtomicU64::new(0)));
-        let producer = shared.clone();
-        let producer = thread::spawn(move || {
-            let (ring, _, pushed) = &*producer;
-            for push in 0..2 {
-                let position = ring.take();
-                let room = loop {
-                    match ring.room(position) {
-                        Some(room) => break room,
-                        None => thread::yield_now(),
-                    }
-                };
-                ring.commit(&room, [push, 0, 0, 0], Ordering::AcqRel);
-                pushed.store(1, Ordering::Release);
-            }
-        });
-        let asking = shared.clone();
-        let asking = thread::spawn(move || {
-            let (ring, data, pushed) = &*asking;
-            while pushed.load(Ordering::Acquire) == 0 {
-                thread::yield_now();
-            }
-            let end = end_of_written(&ring);
-            while !all_popped(&ring, end) {
-                thread::yield_now();
-            }
-            assert_eq!(data.read(0), 1, "the first is still to come");
-        });
-        let (ring, data, _) = &*shared;
-        let mut consumer = Consumer::new(ring);
-        for push in 0..2 {
-            let trigger = loop {
-                match consumer.poll() {
-                    Some(trigger) => break trigger,
-                    None => thread::yield_now(),
-                }
-            };
-            assert_eq!(trigger.payload()[0], push);
-            if push == 0 {
-                data.write(0, 1);
-            }
-            consumer.pop();
-        }
-        [producer, asking].into_iter().for_each(|thread| thread.join().unwrap());
-    });
-}
-
-#[test]
-fn loom_fifo_what_was_pushed_is_handled_before_its_end_is_reached() {
-    [0, u64::MAX].into_iter().for_each(end_of_the_first_push);
 }
 
 /// The part that a model of closing leaves out. Without either of them the model fails.
