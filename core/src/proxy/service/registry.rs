@@ -141,7 +141,9 @@ impl Registry {
                 "there are {limit} semaphores already: remove some, or raise ProxyServiceConfig::max_semaphores"
             ),
             _ => format!(
-                "all {limit} numbers are in use, {removed} of them by removed semaphores whose channels exist or whose kernels and                  requests may be under way: drop their channels and graphs and wait for the streams, or raise                  ProxyServiceConfig::max_semaphores"
+                "all {limit} numbers are in use, {removed} of them by removed semaphores whose channels exist or whose kernels and \
+                 requests may be under way: drop their channels and graphs and wait for the streams, or raise \
+                 ProxyServiceConfig::max_semaphores"
             ),
         };
         Error::new(ErrorKind::Exhausted, "add_semaphore", message)
