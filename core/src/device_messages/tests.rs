@@ -13,6 +13,7 @@ use crate::message::{
 use crate::rdma::{Verbs, standin};
 use crate::sync::{Mutex, lock};
 
+mod captures;
 mod threads;
 
 const SOON: Duration = Duration::from_secs(60);

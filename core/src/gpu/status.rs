@@ -121,7 +121,7 @@ fn hint(result: CUresult, software: bool) -> Option<&'static str> {
         }
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => "the PTX's .target is newer than this GPU",
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED | CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
-            "this cannot be captured into a graph: call prepare() before the capture begins"
+            "this cannot be captured into a graph: do it before the capture begins; for launches, call prepare() then"
         }
         CUresult::CUDA_ERROR_DEINITIALIZED => "the process is exiting and the driver has shut down",
         CUresult::CUDA_ERROR_OPERATING_SYSTEM => {

@@ -52,7 +52,8 @@ impl Messenger {
     /// Lets peers that have its token read `memory`, until the result is dropped.
     ///
     /// # Errors
-    /// `Exhausted` if a million pieces are exposed already; `InvalidUsage` in a forked child.
+    /// `Exhausted` if a million pieces are exposed already; `InvalidUsage` in a forked child; for device memory also a driver error, for
+    /// instance that no more host memory can be locked.
     pub fn expose(&self, memory: impl Into<Memory>) -> Result<Exposed> {
         self.core.engine.hub.check_process("expose")?;
         self.core.engine.hub.exposures.expose(memory.into())
