@@ -10,7 +10,7 @@ use super::access::{Access, Race};
 use super::clock::Clock;
 use super::history::History;
 use super::reads::Reads;
-use super::values::Values;
+use super::values::{PAGE, Values};
 
 /// The shadow of all memory, by object and page.
 #[derive(Debug, Default)]
@@ -55,7 +55,6 @@ pub(crate) enum Object {
     Block(u64, u64),
 }
 
-pub(super) const PAGE: u64 = 4096;
 const WORD: u64 = 4;
 /// The longest strong access.
 const LONGEST: u64 = 8;

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::shadow::PAGE;
+/// Bytes of memory that are kept together.
+pub(super) const PAGE: u64 = 4096;
 
-/// Bytes of a page.
+/// What is known of a page.
 #[derive(Debug)]
 pub(super) struct Values {
     bytes: Box<[u8; PAGE as usize]>,
