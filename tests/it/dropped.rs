@@ -102,7 +102,7 @@ fn collectives_that_were_dropped_in_flight_end_well() {
 }
 
 /// The proxy that serves a plan's ports stops when its last owner is dropped, which is the stream. The other rank stays until its
-/// own wait has ended: a peer that leaves fails ports.
+/// own wait and that of the first have ended: a peer that leaves fails ports.
 #[test]
 fn a_plan_with_ports_that_was_dropped_in_flight_ends_well() {
     for how in [Launched::Plainly, Launched::ByGraph] {
@@ -124,11 +124,12 @@ fn a_plan_with_ports_that_was_dropped_in_flight_ends_well() {
                 assert!(!stream.is_idle().unwrap(), "the other rank has not begun");
                 (0..2).for_each(|_| bootstrap.barrier(soon()).unwrap());
                 stream.synchronize(soon()).unwrap();
+                bootstrap.barrier(soon()).unwrap();
             } else {
                 rank.barrier();
                 begin();
                 stream.synchronize(soon()).unwrap();
-                rank.barrier();
+                (0..2).for_each(|_| rank.barrier());
             }
             let mut seen = vec![0; LEN];
             output.download(0, &mut seen, soon()).unwrap();

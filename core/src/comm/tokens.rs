@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, GpuBuffer};
-use crate::memory::{self, HostBuffer, RegisteredMemory};
+use crate::memory::{self, HostBuffer, RegisteredMemory, Registration, Rights};
 use crate::rdma::Access;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 use crate::transport::endpoint::{Transport, Transports};
@@ -89,14 +89,17 @@ pub(crate) struct TokenSlot {
 impl TokenPool {
     pub(crate) fn new(context: &Context, side: Side, count: u32) -> Result<Arc<Self>> {
         let bytes = SLOT_BYTES * (count as usize).max(1);
+        // Signals may be a NIC's atomics.
+        let registration =
+            Registration::new(Transports::CUDA_IPC).with_rights(Rights::READ_WRITE | Rights::REMOTE_ATOMIC);
         let memory = match side {
             Side::Device => {
                 let buffer = Arc::new(GpuBuffer::new(context, bytes)?);
-                memory::register_buffer(&buffer, 0, bytes, Transports::CUDA_IPC.into())?
+                memory::register_buffer(&buffer, 0, bytes, registration)?
             }
             Side::Host => {
                 let buffer = Arc::new(HostBuffer::new(context, bytes)?);
-                memory::register_host(&buffer, 0, bytes, Transports::CUDA_IPC.into())?
+                memory::register_host(&buffer, 0, bytes, registration)?
             }
         };
         Ok(Arc::new(Self {

@@ -6,7 +6,7 @@ use super::completion::KernelAbort;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, Event};
-use crate::memory::{Place, RegisteredMemory, Remote};
+use crate::memory::{Place, RegisteredMemory, Remote, Rights};
 
 /// Counts of a connection's operations so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +91,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Whether an operation would be taken now; moves earlier ones along.
     fn has_room(&self) -> Result<bool> {
         Ok(true)
+    }
+    /// What peers must be allowed to do with the memory that a signal goes to.
+    fn signal_rights(&self) -> Rights {
+        Rights::REMOTE_WRITE
     }
     /// Has `value` written to `word` when everything so far is done; false if the transport cannot.
     fn report(&self, _word: &DeviceSlice, _value: u64) -> Result<bool> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::InboundSignals;
-use aqueduct::comm::{Host2DeviceSemaphore, Transport};
+use aqueduct::comm::{Host2DeviceSemaphore, Registration, Rights, Transport};
 use aqueduct::gpu::{Event, GpuBuffer, Stream};
 use aqueduct_tests::not_run;
 
@@ -65,19 +65,22 @@ pub(super) fn refusals(pair: &Pair) {
     refused(connection.write(target, 0, &elsewhere, 0, 8), "not registered for");
     // A range that begins in the middle of a word: its addresses count, not its offsets.
     let (comm, buffer) = (&pair.rank.comm, pair.rank.buffer(64));
-    let range = comm.register_range(&buffer, 4, 60, pair.transport).unwrap();
+    let all = Registration::new(pair.transport).with_rights(Rights::READ_WRITE | Rights::REMOTE_ATOMIC);
+    let range = comm.register_range(&buffer, 4, 60, all).unwrap();
     comm.send_memory(&range, pair.peer, 77).unwrap();
     let theirs = comm.recv_memory(pair.peer, 77).unwrap();
     comm.setup(soon()).unwrap();
     let theirs = theirs.get().unwrap();
-    refused(connection.update_and_sync(&theirs, 0, &mut counter, 6), "multiple of 8");
-    refused(connection.update_and_sync(&theirs.range(4, 56).unwrap(), 4, &mut counter, 6), "multiple of 8");
-    connection.update_and_sync(&theirs, 4, &mut counter, 6).unwrap();
-    connection.update_and_sync(&theirs.range(4, 56).unwrap(), 8, &mut counter, 7).unwrap();
+    let part = theirs.range(4, 56).unwrap();
+    let (mut first, mut second) = (0, 0);
+    refused(connection.update_and_sync(&theirs, 0, &mut first, 6), "multiple of 8");
+    refused(connection.update_and_sync(&part, 4, &mut first, 6), "multiple of 8");
+    connection.update_and_sync(&theirs, 4, &mut first, 6).unwrap();
+    connection.update_and_sync(&part, 8, &mut second, 7).unwrap();
     connection.flush(soon()).unwrap();
     pair.rank.barrier();
-    let (first, second) = (look(&range, 4, 8), look(&range, 12, 8));
-    assert_eq!((first, second, counter), (6_u64.to_ne_bytes().to_vec(), 7_u64.to_ne_bytes().to_vec(), 7));
+    let seen = [4, 12].map(|offset| u64::from_ne_bytes(look(&range, offset, 8).try_into().unwrap()));
+    assert_eq!((seen, first, second), ([6, 7], 6, 7));
 }
 
 pub(super) fn flush(pair: &Pair) {

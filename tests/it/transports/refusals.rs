@@ -275,3 +275,17 @@ fn switches() -> i64 {
     };
     usage.ru_nvcsw
 }
+
+/// The owner's NIC would refuse it, and that would end the connection.
+#[test]
+fn a_signal_by_atomics_to_memory_without_that_right() {
+    ranks(2, "null0", "transports::refusals::a_signal_by_atomics_to_memory_without_that_right", |rank| {
+        let pair = Pair::new(rank, ib(0).with_ib_signal(IbSignal::Atomic), Kind::Host, Kind::Host);
+        let mut counter = 0;
+        let signal = pair.connection.update_and_sync(&pair.target, 0, &mut counter, 1);
+        assert_eq!(says(signal, &["REMOTE_ATOMIC"]).kind(), ErrorKind::InvalidUsage);
+        pair.connection.write(&pair.target, 0, &pair.source, 0, 8).unwrap();
+        pair.connection.flush(soon()).unwrap();
+        pair.rank.barrier();
+    });
+}

@@ -156,7 +156,8 @@ impl Connection {
     /// of all earlier writes of this connection is visible there.
     ///
     /// # Errors
-    /// As for [`write`](Self::write); `InvalidUsage` unless the address is a multiple of 8. `counter` is set exactly if the
+    /// As for [`write`](Self::write); `InvalidUsage` unless the address is a multiple of 8, and, over verbs with
+    /// [`IbSignal::Atomic`](super::IbSignal::Atomic), the memory is registered with [`Rights::REMOTE_ATOMIC`]. `counter` is set exactly if the
     /// call succeeds, which means that the signal was accepted; what fails later is returned by the next call.
     pub fn update_and_sync(
         &self,
@@ -183,7 +184,7 @@ impl Connection {
     ) -> Result<bool> {
         const OP: &str = "update_and_sync";
         self.check_peer(OP)?;
-        dst.check_rights(OP, Rights::REMOTE_WRITE)?;
+        let allowed = dst.check_rights(OP, self.inner.backend.signal_rights());
         let dst = self.theirs(OP, dst, dst_offset, 8)?;
         let offset = dst_offset as u64;
         let aligned = match dst.memory.remote() {
@@ -196,6 +197,7 @@ impl Connection {
                 format!("offset {dst_offset} gives an address that is no multiple of 8"),
             ));
         }
+        allowed?;
         if !self.inner.backend.post(&Operation::Update { dst, old: *counter, value })? {
             return Ok(false);
         }

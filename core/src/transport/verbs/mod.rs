@@ -30,7 +30,7 @@ use super::service::DataService;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::Event;
-use crate::memory::RegisteredMemory;
+use crate::memory::{RegisteredMemory, Rights};
 use crate::rdma::{
     Access, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, RemoteRange,
 };
@@ -203,7 +203,7 @@ impl Draft {
             signal: self.config.ib_signal,
         })?;
         let (nic, most) = (self.nic.number(), self.config.max_outstanding);
-        Ok(Verbs { set, most, peer, nic, their_nic, _service: service })
+        Ok(Verbs { set, most, peer, nic, their_nic, signal, _service: service })
     }
 }
 
@@ -224,6 +224,7 @@ struct Verbs {
     peer: u32,
     nic: u8,
     their_nic: u8,
+    signal: IbSignal,
     /// Dropped last: the data thread goes on until everything has completed.
     _service: Arc<DataService>,
 }
@@ -275,6 +276,13 @@ impl Backend for Verbs {
             self.set.drive()?;
             self.set.has_room(self.most)
         })
+    }
+
+    fn signal_rights(&self) -> Rights {
+        match self.signal {
+            IbSignal::Atomic => Rights::REMOTE_ATOMIC,
+            IbSignal::Write | IbSignal::Immediate => Rights::REMOTE_WRITE,
+        }
     }
 
     fn mark(&self) -> Result<u64> {
