@@ -197,7 +197,8 @@ quiet() {
     cargo build --release --quiet -p aqueduct-tools || return
     export AQUEDUCT_DRIVER=soft AQUEDUCT_LOG=warn
     local way operation round errors small="-b 8 -e 64 -n 2" operations=("fifo -T 1,33 -n 200 -r 1" startup)
-    for operation in all-reduce put get "put --bidirectional" ll8 ll16 ll128 signal; do operations+=("$operation $small"); done
+    for operation in all-reduce put get "put --bidirectional" ll8 ll16 ll128; do operations+=("$operation $small"); done
+    operations+=("signal -n 2")
     for way in CudaIpc Ethernet; do
         for operation in write write-lat flush port-lat port-put "write -p bidirectional" "write -p all-to-all" \
             "write -m host" "write --peer-memory host"; do

@@ -40,6 +40,11 @@ impl Failure {
         if self.has_failed() { self.tell() } else { Ok(()) }
     }
 
+    /// As [`check`](Self::check), for a thread that works for callers: none of them has been told.
+    pub(crate) fn look(&self) -> Result<()> {
+        if self.has_failed() { lock(&self.why).clone().map_or(Ok(()), Err) } else { Ok(()) }
+    }
+
     #[cold]
     fn tell(&self) -> Result<()> {
         self.told.store(true, Ordering::Release);
@@ -64,6 +69,8 @@ mod tests {
         assert!(!failure.set(Error::usage("write", "second")));
         assert!(failure.has_failed());
         assert_eq!(failure.untold().unwrap().message(), "first");
+        assert_eq!(failure.look().unwrap_err().message(), "first");
+        assert!(failure.untold().is_some());
         assert_eq!(failure.check().unwrap_err().message(), "first");
         assert!(failure.untold().is_none());
     }

@@ -125,7 +125,9 @@ impl Renderer<'_, '_> {
         };
         let mut at = 0;
         if let Some(end) = self.block(&mut scope, &mut at, true).map_err(Failure::At)? {
-            return Err(Failure::At(scope.error(at - 1, format!("{end} without its opening directive"))));
+            // An `#elif` is left to be read by its `#if`.
+            let index = if end == "#elif" { at } else { at - 1 };
+            return Err(Failure::At(scope.error(index, format!("{end} without its opening directive"))));
         }
         if let Some((unused, ..)) = scope.params.iter().find(|(.., used)| !used.get()) {
             return Err(Failure::Caller(format!("{name} never uses the name {unused} given to it")));

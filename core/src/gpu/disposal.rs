@@ -98,8 +98,14 @@ impl Context {
 
     /// Frees what has waited here for contexts to become quiet, if they are.
     pub(super) fn run_disposals(&self) {
-        if self.is_lost() || !self.is_quiet() {
+        if self.is_lost() {
             return;
+        }
+        {
+            let Some(_own) = self.slot::<Arc<Gate>>().try_free() else { return };
+            if !self.is_quiet() {
+                return;
+            }
         }
         let (mut asked, mut ready) = (Vec::new(), Vec::new());
         {

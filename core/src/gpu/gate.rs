@@ -1,5 +1,6 @@
 //! Keeps launches and freeing apart. Between the look that finds a context quiet and the call that frees, another thread
-//! may launch a kernel; the driver then waits for it, and it may be waiting for the thread that frees.
+//! may launch a kernel; the driver then waits for it, and it may be waiting for the thread that frees. Nor may a capture of a stream
+//! begin while a thread that frees asks about it: the question would invalidate the capture.
 
 use std::sync::Arc;
 use std::time::Duration;

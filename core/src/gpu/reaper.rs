@@ -78,8 +78,9 @@ impl Context {
             if !context.is_lost() {
                 context.release_retired();
             }
-            context.run_disposals();
         }
+        // Only now: work that was still under way when the first contexts were asked may have been done for the last ones.
+        contexts.iter().for_each(Self::run_disposals);
     }
 
     fn drop_released(&self) {

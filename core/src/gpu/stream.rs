@@ -178,6 +178,7 @@ impl Stream {
     /// Calls `change`, which begins or ends a capture of this stream with the context current, while no other thread
     /// is between enqueuing work on it and keeping what that work uses.
     pub(super) fn exclusively<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _enqueuing = self.context().slot::<Arc<Gate>>().enqueue();
         let _order = lock(&self.inner.order);
         change()
     }
@@ -240,7 +241,7 @@ impl Stream {
         poll_until("synchronize", "a stream", deadline.into(), idle)?;
         // Asked before what the work used is dropped: a service that stops with its last owner has not failed this work.
         let settled = self.inner.outcomes.settle(pending, "synchronize");
-        self.inner.sweep();
+        self.inner.drop_kept(|| Some(()));
         context.reap_waiting();
         settled
     }
@@ -339,10 +340,23 @@ impl StreamInner {
 
 impl Sweep for StreamInner {
     fn sweep(&self) {
+        // As one that frees: the stream's owner may begin a capture meanwhile.
+        let gate = self.context.slot::<Arc<Gate>>();
+        self.drop_kept(|| gate.try_free());
+    }
+}
+
+impl StreamInner {
+    /// Drops what it retains, if it may be asked whether it is idle, and is.
+    fn drop_kept<T>(&self, may_ask: impl FnOnce() -> Option<T>) {
         let mut kept = lock(&self.kept);
         // Every item on the list was retained after its work. So if the stream is idle now, under the lock, that work
         // is done.
-        if kept.is_empty() || !is_idle(self.context.driver(), self.raw).unwrap_or(false) {
+        if kept.is_empty() {
+            return;
+        }
+        // Nobody is kept from launching while the items are dropped.
+        if !may_ask().is_some_and(|_asking| is_idle(self.context.driver(), self.raw).unwrap_or(false)) {
             return;
         }
         let done = std::mem::take(&mut *kept);

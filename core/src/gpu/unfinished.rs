@@ -106,7 +106,7 @@ impl Context {
         }
     }
 
-    /// Whether nothing this library knows of runs in the context.
+    /// Whether nothing this library knows of runs in the context. Call it as one that frees: see [`Gate`](super::gate::Gate).
     pub(super) fn is_quiet(&self) -> bool {
         let Ok(_entered) = self.enter() else { return false };
         self.is_lost() || lock(&self.slot::<Unfinished>().0).are_idle(self.driver())

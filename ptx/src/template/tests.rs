@@ -75,6 +75,8 @@ fn errors_name_file_and_line() {
         ("#include add.ptxi\n", &[], "main.ptx:1: expected: #include \"file.ptxi\" NAME=value ..."),
         ("#include \"add.ptxi\" A\n", &[], "main.ptx:1: expected NAME=value, found A"),
         ("a\n#endif\n", &[], "main.ptx:2: #endif without its opening directive"),
+        ("a\n#elif 1\n", &[], "main.ptx:2: #elif without its opening directive"),
+        ("#elif 1", &[], "main.ptx:1: #elif without its opening directive"),
         ("a\n#if sm == 90\nb\n", &[], "main.ptx:2: #if without #endif"),
         ("#if sm == 90\n#else\nb\n", &[], "main.ptx:1: #else without #endif"),
         ("#if sm\n#endif\n", &[], "main.ptx:1: expected a comparison, found \"sm\""),

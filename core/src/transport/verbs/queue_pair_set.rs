@@ -246,7 +246,7 @@ impl QueuePairSet {
 
     /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait.
     fn look(&self, state: &mut State, poll: bool) -> Result<bool> {
-        self.check()?;
+        self.failure.look()?;
         if poll {
             self.take_completions(state)?;
         }

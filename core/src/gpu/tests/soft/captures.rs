@@ -1,5 +1,6 @@
 //! Graphs hold everything that captured work uses, on whichever stream it was enqueued and whoever began the capture.
 
+mod asked;
 mod foreign;
 mod unknown;
 

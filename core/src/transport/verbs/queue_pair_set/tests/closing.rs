@@ -64,6 +64,8 @@ fn what_a_connection_had_taken_and_lost_is_told() {
         rig.hold();
         assert!(rig.write(0, 0, LARGE));
         rig.near.set.unserved(&Error::new(ErrorKind::Internal, "x", "no thread"));
+        // The service thread finds it in the middle of a turn.
+        rig.near.set.look(&mut lock(&rig.near.set.state), true).unwrap_err();
         let lost = rig.near.set.lost().map(|lost| lost.to_string());
         rig.release();
         assert!(lost.is_some_and(|lost| lost.contains("no thread")), "closing says nothing");
