@@ -79,6 +79,7 @@ address() {
         what_follows_an_item_that_a_graph_could_not_be_given_is_held_by_it
         what_work_of_a_wrapped_stream_uses_is_never_freed_if_no_event_can_be_recorded_behind_it
         when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed
+        what_captured_work_uses_is_never_freed_when_nobody_can_say_which_graph_that_is
         a_process_runs_while_any_of_its_threads_does
     )
     for test in "${leaking[@]}"; do skip+=(--skip "$test"); done

@@ -209,6 +209,7 @@ mod tests {
         assert_eq!(load(2, "a build"), (true, true));
         assert_eq!(load(1, "another build"), (true, true));
         assert_eq!(load(1, "a build"), (true, false));
+        context.settle();
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

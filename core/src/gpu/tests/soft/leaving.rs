@@ -104,7 +104,7 @@ struct Ends {
 }
 
 struct Seen {
-    gate: Gate,
+    gate: Arc<Gate>,
     go: Sender<()>,
     cleaned: Receiver<()>,
 }
@@ -119,8 +119,6 @@ impl Hooks for Ends {
             gate.open();
             go.send(()).unwrap();
             let _ = cleaned.recv_timeout(Duration::from_millis(300));
-            // Dropping it would call the driver.
-            std::mem::forget(gate);
         }
     }
 }
@@ -133,7 +131,7 @@ fn what_is_dropped_as_work_ends_is_not_forgotten() {
     let stream = Stream::new(&stays).unwrap();
     // The gate's memory belongs to another driver value, whose calls nobody watches.
     let word = Arc::new(PinnedBuffer::new(&context(&driver(), 1), 8).unwrap());
-    let gate = Gate { slice: word.slice(..).unwrap(), word };
+    let gate = Arc::new(Gate { slice: word.slice(..).unwrap(), word });
     stream.wait_value64(&gate.slice, 1).unwrap();
     let memory = PinnedBuffer::new(&leaves, 64).unwrap();
     let device = leaves.device().clone();
@@ -145,7 +143,7 @@ fn what_is_dropped_as_work_ends_is_not_forgotten() {
             stream.synchronize(SOON).unwrap();
             let _ = done.send(());
         });
-        *ends.seen.lock().unwrap() = Some(Seen { gate, go, cleaned });
+        *ends.seen.lock().unwrap() = Some(Seen { gate: gate.clone(), go, cleaned });
         drop((memory, leaves));
     });
     assert!(Context::existing(&device).is_none(), "neither the drop nor the wait freed it");
