@@ -130,6 +130,7 @@ fn nobody_gets_a_block_that_is_copied_because_the_driver_has_no_event() {
         assert_eq!((early, again), ((None, 0, false), 0), "it looks again by itself: nobody will tell");
         assert!(taken.is_some(), "with an event later: {event_comes}");
     }
+    context.settle();
 }
 
 #[test]
