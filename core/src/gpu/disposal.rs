@@ -92,8 +92,12 @@ impl Context {
 
     /// Has cleanup in those of `contexts` that belong to other driver values look here, too. False if there is none.
     fn wait_for_others(&self, contexts: &[Self]) -> bool {
-        let others = contexts.iter().map(Self::driver).filter(|driver| !driver.is_same(self.driver()));
-        others.map(|driver| self.wait_for(driver)).count() > 0
+        let mut any = false;
+        for driver in contexts.iter().map(Self::driver).filter(|driver| !driver.is_same(self.driver())) {
+            self.wait_for(driver);
+            any = true;
+        }
+        any
     }
 
     /// Frees what has waited here for contexts to become quiet, if they are.

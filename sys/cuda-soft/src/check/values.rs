@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Bytes of memory that are kept together.
 pub(super) const PAGE: u64 = 4096;
 
-/// What is known of a page.
+/// The bytes of a page that kernels and streams wrote.
 #[derive(Debug)]
 pub(super) struct Values {
     bytes: Box<[u8; PAGE as usize]>,
