@@ -108,6 +108,8 @@ impl Engine {
         let last = turn.links.of(member).into_iter().filter_map(|token| self.last_words(turn, token)).last();
         let why = match &last {
             Some(left) => left.message(),
+            // It waited for a handshake, which turns out to be that of its next life.
+            None if member.has_left_all() => "it left",
             None if restarted => "it came back under another generation",
             None => return,
         };

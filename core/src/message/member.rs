@@ -153,7 +153,12 @@ impl Member {
     /// Whether the peer has said goodbye on every link that it has with this side. Handshakes are looked at first: the link
     /// that one has brought shows before the handshake ends.
     pub(super) fn has_left(&self) -> bool {
-        !self.is_connecting() && self.lines().iter().all(|line| line.has_left())
+        !self.is_connecting() && self.has_left_all()
+    }
+
+    /// Whether the peer has said goodbye on every link that is there.
+    pub(super) fn has_left_all(&self) -> bool {
+        self.lines().iter().all(|line| line.has_left())
     }
 
     /// Notes that the peer is in a later life, so that this one ends soon.

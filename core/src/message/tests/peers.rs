@@ -1,5 +1,6 @@
 //! Peers that come and go.
 
+use super::super::handshake::Handshake;
 use super::*;
 use crate::sync::{AtomicBool, Ordering};
 
@@ -213,6 +214,25 @@ fn lives_of_one_messenger_are_served_in_their_order() {
     for (index, event) in events.take().into_iter().enumerate() {
         assert!(event.contains(["connected", "it left"][index % 2]), "{index}: {event}");
     }
+}
+
+/// The receiver reads the goodbye of one life while the handshake of the next one is under way.
+#[test]
+fn a_life_that_was_left_ends_before_the_next_one_begins() {
+    let (a, b) = (messenger(0), messenger(1));
+    let events = events(&b);
+    let first = a.connect(b.address(), SOON).unwrap();
+    until(&[&b], || events.len() == 1);
+    let handshake = Handshake::begin(&b.core.engine.hub, 0, a.address().generation());
+    first.close(SOON).unwrap();
+    until(&[&b], || !lock(&b.core.engine.turn).leaving.is_empty());
+    let second = a.connect(b.address(), SOON).unwrap();
+    // Until the messenger under test has the link, too.
+    until(&[], || lock(&b.core.engine.arrivals).len() == 2);
+    b.poll().unwrap();
+    let events = events.take();
+    assert!(events[1].contains("it left") && events[2] == "connected 0", "{events:?}");
+    drop((handshake, second));
 }
 
 /// More than a link holds is on its way when the owner closes the peer, and the reader, which polls, ends at the goodbye.
