@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 #include <barrier>
+#include <type_traits>
 
 #define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) { std::printf("%s: %s\n", #call, cudaGetErrorString(e)); std::exit(1); } } while (0)
 
@@ -72,7 +73,9 @@ __global__ void two_hops(Args a, int rank) {
 __device__ inline void put_line(uint4* at, uint64_t x, uint64_t y) {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1,%2};" :: "l"(at), "l"(x), "l"(y) : "memory");
 }
-template <bool REDUCE, int DEEP> __global__ void lines(Args a) {
+// A load instruction of several lanes is not known to read a line at once, so whoever relies on nothing else loads the data once the
+// flags are there. LOOK: 0 data and flags at once; 1 flags, then data; 2 as 1, with the next round's flags on their way meanwhile.
+template <bool REDUCE, int DEEP, int LOOK> __global__ void __launch_bounds__(1024) lines(Args a) {
     unsigned flag = begin(a);
     uint4* mine = a.mine + (flag & 1) * a.half; uint4* theirs = a.theirs + (flag & 1) * a.half;
     const uint64_t* in = (const uint64_t*)a.in; uint64_t* out = (uint64_t*)a.out;
@@ -85,22 +88,50 @@ template <bool REDUCE, int DEEP> __global__ void lines(Args a) {
     };
     // A round sends DEEP lines of each group of threads and receives them.
     size_t rounds = (count + step * DEEP - 1) / (step * DEEP);
+    uint64_t ahead[DEEP] = {};
+    auto look = [&](size_t round, int k) {
+        size_t line = first + (round * DEEP + k) * step;
+        if (line < count && last) asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(ahead[k]) : "l"((const uint64_t*)(mine + line * 8 + lane) + 1) : "memory");
+    };
     for (size_t round = 0; round < rounds; ++round) {
         uint64_t x[DEEP], y[DEEP];
         #pragma unroll
         for (int k = 0; k < DEEP; ++k) { size_t line = first + (round * DEEP + k) * step; if (line < count) load(line, x[k], y[k]); }
         #pragma unroll
         for (int k = 0; k < DEEP; ++k) { size_t line = first + (round * DEEP + k) * step; if (line < count) put_line(theirs + line * 8 + lane, x[k], y[k]); }
+        uint64_t v[DEEP], w[DEEP];
+        if (LOOK > 0) {
+            bool late, again = LOOK == 1 || round == 0;
+            do {
+                late = false;
+                #pragma unroll
+                for (int k = 0; k < DEEP; ++k) if (again) look(round, k);
+                #pragma unroll
+                for (int k = 0; k < DEEP; ++k) late |= last && first + (round * DEEP + k) * step < count && ahead[k] != flag;
+                again = true;
+            } while (__any_sync(~0u, late));
+            #pragma unroll
+            for (int k = 0; k < DEEP; ++k) {
+                size_t line = first + (round * DEEP + k) * step;
+                if (line < count) asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];" : "=l"(v[k]), "=l"(w[k]) : "l"(mine + line * 8 + lane) : "memory");
+            }
+            if (LOOK == 2) {
+                #pragma unroll
+                for (int k = 0; k < DEEP; ++k) look(round + 1, k);
+            }
+        }
         #pragma unroll
         for (int k = 0; k < DEEP; ++k) {
             size_t line = first + (round * DEEP + k) * step;
             uint64_t p = 0, q = 0;
             bool here = line < count;
-            bool done;
-            do {
-                if (here) asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];" : "=l"(p), "=l"(q) : "l"(mine + line * 8 + lane) : "memory");
-                done = !here || !last || q == flag;
-            } while (!__all_sync(~0u, done));
+            if (LOOK == 0) {
+                bool done;
+                do {
+                    if (here) asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];" : "=l"(p), "=l"(q) : "l"(mine + line * 8 + lane) : "memory");
+                    done = !here || !last || q == flag;
+                } while (!__all_sync(~0u, done));
+            } else { p = v[k]; q = w[k]; }
             if (here) {
                 size_t at = line * 15 + lane * 2;
                 if (REDUCE) {
@@ -270,7 +301,7 @@ static void consider(Best& best, float us, int blocks, int threads, const char* 
     if (us < best.us) { best.us = us; best.blocks = blocks; best.threads = threads; std::strncpy(best.extra, extra, 39); }
 }
 static void print(const char* kind, size_t bytes, const Best& best) {
-    std::printf("%-28s %10zu %9.2f us  (%d blocks of %d%s)\n", kind, bytes, best.us, best.blocks, best.threads, best.extra);
+    std::printf("%-34s %10zu %9.2f us  (%d blocks of %d%s)\n", kind, bytes, best.us, best.blocks, best.threads, best.extra);
     std::fflush(stdout);
 }
 
@@ -319,15 +350,23 @@ int main() {
         }
         print("all-reduce, one hop", bytes, reduce); print("exchange, one hop", bytes, copy); print("all-reduce, two hops", bytes, two);
     }
-    for (size_t bytes : {256 << 10, 1 << 20, 4 << 20, 16 << 20}) {
+    auto all_lines = [&](auto look, const char* name, size_t bytes) {
+        constexpr int LOOK = decltype(look)::value;
         Best reduce, copy;
         for (int threads : {256, 512, 1024}) for (int blocks : {32, 64, 96, 128}) {
-            consider(reduce, run([=](Args& a, cudaStream_t s, int) { lines<true, 4><<<blocks, threads, 0, s>>>(a); }, bytes, true), blocks, threads, ", 4 deep");
-            consider(copy, run([=](Args& a, cudaStream_t s, int) { lines<false, 4><<<blocks, threads, 0, s>>>(a); }, bytes, false), blocks, threads, ", 4 deep");
-            consider(reduce, run([=](Args& a, cudaStream_t s, int) { lines<true, 2><<<blocks, threads, 0, s>>>(a); }, bytes, true), blocks, threads, ", 2 deep");
-            consider(copy, run([=](Args& a, cudaStream_t s, int) { lines<false, 2><<<blocks, threads, 0, s>>>(a); }, bytes, false), blocks, threads, ", 2 deep");
+            consider(reduce, run([=](Args& a, cudaStream_t s, int) { lines<true, 4, LOOK><<<blocks, threads, 0, s>>>(a); }, bytes, true), blocks, threads, ", 4 deep");
+            consider(copy, run([=](Args& a, cudaStream_t s, int) { lines<false, 4, LOOK><<<blocks, threads, 0, s>>>(a); }, bytes, false), blocks, threads, ", 4 deep");
+            consider(reduce, run([=](Args& a, cudaStream_t s, int) { lines<true, 2, LOOK><<<blocks, threads, 0, s>>>(a); }, bytes, true), blocks, threads, ", 2 deep");
+            consider(copy, run([=](Args& a, cudaStream_t s, int) { lines<false, 2, LOOK><<<blocks, threads, 0, s>>>(a); }, bytes, false), blocks, threads, ", 2 deep");
         }
-        print("all-reduce, lines", bytes, reduce); print("exchange, lines", bytes, copy);
+        char text[40];
+        std::snprintf(text, 40, "all-reduce, lines, %s", name); print(text, bytes, reduce);
+        std::snprintf(text, 40, "exchange, lines, %s", name); print(text, bytes, copy);
+    };
+    for (int turn = 0; turn < 2; ++turn) for (size_t bytes : {256 << 10, 1 << 20, 4 << 20, 16 << 20}) {
+        all_lines(std::integral_constant<int, 0>(), "at once", bytes);
+        all_lines(std::integral_constant<int, 1>(), "flags first", bytes);
+        all_lines(std::integral_constant<int, 2>(), "flags ahead", bytes);
     }
     for (size_t bytes : {1 << 20, 4 << 20, 16 << 20, 64 << 20}) {
         Best stores, both_ways;
