@@ -10,6 +10,8 @@ use crate::net::{Claims, RawStream, purpose};
 
 const PEERS: u32 = 1024;
 const MOST: usize = 64 << 10;
+/// Memory that is registered for a queue pair at one side: the stand-in does not lock it as a device does, so it is not resident.
+const MOST_REGISTERED: u64 = 64 << 10;
 
 /// One that has connected and does nothing: its socket, and the rings or the queue pair that it keeps.
 type Idle = (Box<dyn RawStream>, Vec<RingMemory>, Option<VerbsLink>);
@@ -86,7 +88,7 @@ fn measure() {
     let nic = config().nic();
     let mut peers: Vec<_> = (1..=16).map(|rank| connect(&hub, nic.as_ref(), rank)).collect();
     until(&[&hub], || lock(&hub.core.engine.members).len() == 16);
-    let before = resident();
+    let (before, registered) = (resident(), crate::rdma::standin::registered_bytes());
     peers.extend((17..=PEERS).map(|rank| connect(&hub, nic.as_ref(), rank)));
     until(&[&hub], || lock(&hub.core.engine.members).len() == PEERS as usize);
     // Until every link is armed: nothing is polled any more.
@@ -96,6 +98,10 @@ fn measure() {
     let each = resident().saturating_sub(before) / (PEERS as usize - 16);
     println!("{PEERS} idle peers: {each} bytes each, both sides together");
     assert!(each > 0 && each <= MOST, "{each} bytes for an idle peer");
+    let registered = (crate::rdma::standin::registered_bytes() - registered) / 2 / (u64::from(PEERS) - 16);
+    println!("{PEERS} idle peers: {registered} bytes each registered with a device, on each side");
+    assert_eq!(registered > 0, nic.is_some());
+    assert!(registered <= MOST_REGISTERED, "{registered} bytes registered for an idle peer");
 }
 
 /// Every peer takes a descriptor on each side.

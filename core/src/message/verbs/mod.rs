@@ -14,7 +14,7 @@
 //!
 //! The receives of a link and its ring of sends are one registered piece of memory, see [`memory`]: 64 KiB for the usual eager limit. A
 //! shared receive queue would need less for idle peers, but a peer's credits would then stand for receives that others may have
-//! taken, and a peer that is too quick would meet none.
+//! taken, and no flushed receive would tell that all has come: `docs/messages.md` has the reasons ("Prepared receives").
 //!
 //! Reads have queue pairs of their own, see [`pairs`]: a read that is refused ends its pair, and never the link.
 //!

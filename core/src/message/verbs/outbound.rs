@@ -26,6 +26,9 @@ pub(super) struct Outbound {
     free: Vec<u32>,
     /// How many of them data frames leave to others.
     reserved: usize,
+    /// How many of them all frames leave to packets that only give back receives: 1 where such a packet does not leave inline.
+    /// Otherwise two ends whose slots all wait for credits would wait for each other.
+    spare: usize,
     /// Packets that have not left, and the bytes in them. The last one takes more.
     filled: VecDeque<(u32, usize)>,
     /// Packets whose requests are not known to have completed: number of the request, and slot.
@@ -50,6 +53,7 @@ impl Outbound {
         let (sequence, fresh, flushing) = (0, true, false);
         // With those that are not covered, less than half: the longest data frame fits into the others.
         let reserved = sends as usize / 4;
+        let spare = usize::from(inline < Header::BYTES);
         Self {
             queue_pair,
             window,
@@ -57,6 +61,7 @@ impl Outbound {
             inline,
             free,
             reserved,
+            spare,
             filled,
             in_flight,
             sequence,
@@ -74,8 +79,8 @@ impl Outbound {
     pub(super) fn append(&mut self, slots: &Slots, head: Head, body: &[u8]) -> bool {
         let open = self.filled.back().map_or(0, |(_, filled)| PACKET - filled);
         // Answers to reads leave some slots to messages, which pass between them.
-        let reserved = if head.operation == Operation::Data { self.reserved } else { 0 };
-        if Head::BYTES + body.len() > open + self.free.len().saturating_sub(reserved) * PAYLOAD {
+        let left = if head.operation == Operation::Data { self.reserved } else { self.spare };
+        if Head::BYTES + body.len() > open + self.free.len().saturating_sub(left) * PAYLOAD {
             return false;
         }
         self.copy(slots, &Head { sequence: self.sequence, ..head }.encode());
@@ -152,19 +157,20 @@ impl Outbound {
 
     /// A packet that only gives back receives. False if there is no room for it now.
     fn send_credits(&mut self, slots: &Slots, credits: &mut Credits) -> Result<bool> {
-        let inline = self.inline >= Header::BYTES;
-        if !inline && self.free.is_empty() {
-            return Ok(false);
-        }
-        let Some((id, signal)) = self.window.take() else { return Ok(false) };
-        let header = Header { returned: credits.take_owed(), length: 0 }.encode();
-        if inline {
+        if self.spare == 0 {
+            let Some((id, signal)) = self.window.take() else { return Ok(false) };
+            let header = Header { returned: credits.take_owed(), length: 0 }.encode();
             self.batch.send_inline(&header)?.id(id).signalled_if(signal);
-        } else if let Some(slot) = self.free.pop() {
-            slots.slot(slot).write(0, &header)?;
-            self.send(slots.range(slot, header.len())?, id, signal)?;
-            self.in_flight.push_back((id, slot));
+            return Ok(true);
         }
+        let Some(&slot) = self.free.last() else { return Ok(false) };
+        // Signalled in any case: nothing may leave behind it that would tell when its slot is free.
+        let Some(id) = self.window.take_signalled() else { return Ok(false) };
+        self.free.pop();
+        let header = Header { returned: credits.take_owed(), length: 0 }.encode();
+        slots.slot(slot).write(0, &header)?;
+        self.send(slots.range(slot, header.len())?, id, true)?;
+        self.in_flight.push_back((id, slot));
         Ok(true)
     }
 

@@ -111,6 +111,11 @@ impl VerbsWire {
         lock(&self.state).outbound.queue_pair().number()
     }
 
+    #[cfg(test)]
+    pub(super) fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
     /// Takes what has completed, and sends what has credits now. Returns how many requests and receives have completed.
     fn poll(&self, state: &mut State) -> Result<usize> {
         let mut outcome = Ok(());

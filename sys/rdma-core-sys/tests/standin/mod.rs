@@ -82,9 +82,19 @@ pub fn regions(pd: usize) -> usize {
     machine().regions.iter().flatten().filter(|region| region.pd == pd).count()
 }
 
+/// Bytes of memory that are registered now, in all protection domains.
+pub fn registered_bytes() -> u64 {
+    machine().regions.iter().flatten().map(|region| region.length).sum()
+}
+
 /// The queue pair to which queue pair `number` was connected.
 pub fn peer_of(number: u32) -> u32 {
     machine().qp(number).peer
+}
+
+/// Number of receives of queue pair `number` that are posted and have not been used.
+pub fn receives(number: u32) -> usize {
+    machine().qp(number).receives.len()
 }
 
 /// Whether queue pair `number` has not been destroyed.

@@ -86,6 +86,30 @@ fn a_flood_both_ways_meets_receives_and_gathers() {
     }
 }
 
+/// Both ends are full of long frames and have no credits left, on a device that takes nothing inline: what gives credits back needs a
+/// slot, too.
+#[test]
+fn credits_come_back_although_all_slots_wait_for_credits() {
+    standin::limit_inline(0);
+    let wires = pair();
+    standin::limit_inline(256);
+    let mut kept = [Kept::default(), Kept::default()];
+    let frame = body(2000);
+    let (mut sent, frames) = ([0; 2], 300);
+    let deadline = Deadline::after(SOON);
+    while kept.iter().any(|kept| kept.frames.len() < frames) {
+        for side in 0..2 {
+            while sent[side] < frames && push(&wires[side], head(1, &frame), &frame) {
+                sent[side] += 1;
+            }
+        }
+        for side in 0..2 {
+            wires[side].pull(&mut kept[side]).unwrap();
+        }
+        assert!(!deadline.expired(), "{sent:?}");
+    }
+}
+
 /// Answers to reads leave room to messages.
 #[test]
 fn messages_pass_between_data() {

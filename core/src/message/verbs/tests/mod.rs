@@ -9,6 +9,7 @@ mod hostile;
 mod making_pairs;
 mod pairs;
 mod reading;
+mod receives;
 mod refused;
 mod unkind;
 mod waking;
