@@ -69,6 +69,12 @@ impl Connection {
     }
 }
 
+impl Claim {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         self.connection.inner.claimed.store(false, Ordering::Release);
