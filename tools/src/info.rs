@@ -13,6 +13,7 @@ use aqueduct::gpu::Driver;
 use aqueduct::internals::env::{self, Env};
 
 use crate::stdout::Stdout;
+use crate::variables;
 pub(crate) use devices::describe;
 pub(crate) use nics::active as active_nic;
 
@@ -28,12 +29,12 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         environment(&mut Stdout)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let usable = report(&mut Stdout)?;
+    let usable = report(&mut Stdout, &variables::wrong())?;
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints the report. Returns whether a job could use this machine as it is set up.
-fn report(out: &mut impl Write) -> std::io::Result<bool> {
+/// Prints the report. Returns whether a job could use this machine as it is set up, which it could not with `wrong` variables.
+fn report(out: &mut impl Write, wrong: &[String]) -> std::io::Result<bool> {
     writeln!(out, "aqueduct {}", env!("CARGO_PKG_VERSION"))?;
     let hardware = Driver::load(env::path("CUDA_LIBRARY").as_deref());
     match &hardware {
@@ -51,15 +52,17 @@ fn report(out: &mut impl Write) -> std::io::Result<bool> {
     let env = Env::get();
     let chosen = env.clone().and_then(|_| Driver::select(Some(cuda_soft::driver_table)));
     match (&env, &chosen) {
-        (Ok(_), Ok(driver)) => writeln!(out, "jobs use: {} ({})", driver.provenance(), driver.reason())?,
         (Ok(_), Err(error)) => writeln!(out, "jobs use: nothing: {error}")?,
-        (Err(_), _) => writeln!(out, "jobs use: nothing, because of the environment")?,
+        (Ok(_), Ok(driver)) if wrong.is_empty() => {
+            writeln!(out, "jobs use: {} ({})", driver.provenance(), driver.reason())?;
+        }
+        _ => writeln!(out, "jobs use: nothing, because of the environment")?,
     }
-    match &env {
-        Ok(_) => writeln!(out, "environment: `aqueduct info --env` lists every variable")?,
-        Err(error) => writeln!(out, "environment: {}", error.message())?,
+    if wrong.is_empty() {
+        writeln!(out, "environment: `aqueduct info --env` lists every variable")?;
     }
-    Ok(chosen.is_ok())
+    wrong.iter().try_for_each(|wrong| writeln!(out, "environment: {wrong}"))?;
+    Ok(chosen.is_ok() && wrong.is_empty())
 }
 
 fn environment(out: &mut impl Write) -> std::io::Result<()> {

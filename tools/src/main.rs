@@ -13,13 +13,13 @@ mod run;
 mod selftest;
 mod stderr;
 mod stdout;
+mod variables;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use aqueduct::bootstrap::Launch;
-use aqueduct::collective::Tuning;
 use aqueduct::internals::env::Env;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -144,26 +144,11 @@ fn read_environment() -> Result<()> {
     let env = Env::get().map_err(|error| Refusal::new(error.message()))?;
     // The software device reads its own variables, when it is first used.
     cuda_soft::Config::from_env().map_err(Refusal::new)?;
-    if let Some(path) = &env.tuning {
-        let refused = |error: aqueduct::Error| {
-            let (path, cause) = (path.display(), cause(&error));
-            let wanted = "a table that `aqueduct tune` wrote, and nothing while it writes one";
-            Refusal::new(format_args!("AQUEDUCT_TUNING={path} is not valid; it takes {wanted} ({cause})"))
-        };
-        Tuning::read(path).map_err(refused)?;
-    }
+    variables::check_tuning(env).map_err(Refusal::new)?;
     if let Err(error) = aqueduct::logging::init() {
         say(format_args!("aqueduct: {error}"));
     }
     Ok(())
-}
-
-/// An error without its operation and kind.
-fn cause(error: &aqueduct::Error) -> String {
-    match error.cause() {
-        Some(cause) => format!("{}: {cause}", error.message()),
-        None => error.message().to_owned(),
-    }
 }
 
 /// Prints the help or version that was asked for, or what is wrong with the arguments.

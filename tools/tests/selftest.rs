@@ -72,6 +72,20 @@ fn everything_passes_and_what_cannot_run_says_why() {
     ]);
 }
 
+/// What the device lacks cannot fail.
+#[test]
+fn a_kind_of_handle_that_the_device_lacks_is_not_run() {
+    for (lacks, name, why) in [
+        ("ipc", "memory by legacy handle", "this device has no legacy handles"),
+        ("vmm", "memory by file descriptor", "this device has no virtual memory management"),
+    ] {
+        let outcome = run(selftest(&[]).env("AQUEDUCT_SOFT_LACKS", lacks)).exited(0);
+        assert_eq!(counted(&outcome)[1], 0, "{}", outcome.stdout);
+        let not_run = rows(&outcome, "not run");
+        assert!(not_run.iter().any(|row| row.starts_with(name) && row.contains(why)), "{lacks}: {not_run:?}");
+    }
+}
+
 #[test]
 fn an_odd_number_of_ranks() {
     let outcome = run(&mut selftest(&["-n", "3"])).exited(0);

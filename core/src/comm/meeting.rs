@@ -6,7 +6,7 @@ use crate::comm::communicator::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::control::Needs;
-use crate::group::subset::Subset;
+use crate::group::subset::{Step, Subset};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 impl Communicator {
@@ -17,9 +17,9 @@ impl Communicator {
     pub(crate) fn gather(&self, op: &'static str, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
         self.group().check(op)?;
         let links = self.group().links();
-        let number = links.control().next_meeting();
-        let all =
-            Subset::new(links, Needs { op, ranks: (0..self.size()).collect(), generation: None }, number);
+        let meeting = links.control().meet();
+        let needs = Needs { op, ranks: (0..self.size()).collect(), generation: None };
+        let all = Subset::new(links, needs, &meeting, Step::Gathering);
         gather(&all, op, mine, deadline)
     }
 }

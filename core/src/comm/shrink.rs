@@ -13,7 +13,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::control::{Needs, Outcome};
 use crate::group::membership::Ranks;
-use crate::group::subset::Subset;
+use crate::group::subset::{Step, Subset};
 
 const OP: &str = "shrink";
 /// How long the news of a loss may take on another way.
@@ -73,7 +73,8 @@ fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Com
         let ranks: Vec<u32> = members.into_iter().collect();
         log::info!("rank {} goes on with {ranks:?}, generation {generation}", old.rank());
         let needs = Needs { op: OP, ranks, generation: Some(generation) };
-        let subset = Subset::new(links, needs, generation);
+        let meeting = control.meet_for(generation);
+        let subset = Subset::new(links, needs, &meeting, Step::Making);
         let error = match Communicator::make(&subset, old.context(), old.config().clone(), true, deadline) {
             Ok(next) => match subset.barrier(deadline) {
                 Ok(()) if control.complete_generation(generation) => return Ok(go_on(next)),

@@ -6,7 +6,7 @@ use crate::comm::meeting::{called_something_else, gather};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::control::Needs;
-use crate::group::subset::Subset;
+use crate::group::subset::{Step, Subset};
 use crate::wire::{Reader, WireResult, Writer};
 
 impl Communicator {
@@ -44,12 +44,10 @@ fn split(
 ) -> Result<Option<Communicator>> {
     old.group().check(op)?;
     let links = old.group().links();
-    let number = links.control().next_meeting();
+    let meeting = links.control().meet();
     let needs = |ranks| Needs { op, ranks, generation: None };
-    let said = {
-        let all = Subset::new(links, needs((0..old.size()).collect()), number);
-        gather(&all, op, &encode(color, key), deadline)?
-    };
+    let all = Subset::new(links, needs((0..old.size()).collect()), &meeting, Step::Gathering);
+    let said = gather(&all, op, &encode(color, key), deadline)?;
     let mut members = Vec::new();
     for (rank, bytes) in (0..).zip(said) {
         let (theirs, key) = decode(&bytes).map_err(|error| called_something_else(op, rank, error))?;
@@ -62,8 +60,7 @@ fn split(
     }
     members.sort_unstable();
     let ranks = members.into_iter().map(|(_, rank)| rank).collect();
-    // Not the number of the meeting of all, which may still go on elsewhere: of all ranks with one color it has the same members.
-    let mine = Subset::new(links, needs(ranks), number | 1 << 63);
+    let mine = Subset::new(links, needs(ranks), &meeting, Step::Making);
     Communicator::make(&mine, old.context(), old.config().clone(), false, deadline).map(Some)
 }
 

@@ -23,7 +23,7 @@ pub(crate) const MAIL: u16 = 16;
 pub(crate) const MEMBERSHIP: u16 = 17;
 
 /// Version of every payload of this module. Ranks compare it before they open links.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 /// Bytes of a text in a frame.
 pub(crate) const MAX_TEXT: usize = 4 << 10;

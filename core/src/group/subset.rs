@@ -3,7 +3,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::control::{Address, Needs};
+use super::control::{Address, Attendance, Needs};
 use super::links::Links;
 use crate::bootstrap::Bootstrap;
 use crate::deadline::Deadline;
@@ -17,35 +17,40 @@ pub(crate) struct Subset<'a> {
     links: &'a Links,
     rank: u32,
     needs: Needs,
-    /// Tells the messages of this meeting from others.
-    meeting: u64,
+    meeting: &'a Attendance<'a>,
+    /// Tells this group's messages from those of other groups of the meeting.
+    group: u64,
+}
+
+/// How a meeting's groups follow each other. The same ranks may make one of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// The ranks that meet.
+    Gathering,
+    /// The ranks that go on together after it.
+    Making,
 }
 
 impl<'a> Subset<'a> {
-    /// `needs.ranks`, in the order of their new numbers, of which this rank is one. All give the same `number`, another one for
-    /// each meeting of these ranks.
-    pub(crate) fn new(links: &'a Links, needs: Needs, number: u64) -> Self {
+    /// `needs.ranks`, in the order of their new numbers, of which this rank is one. All give the same `step` of the same meeting.
+    pub(crate) fn new(links: &'a Links, needs: Needs, meeting: &'a Attendance<'a>, step: Step) -> Self {
         let me = links.rank();
         let rank = needs.ranks.iter().position(|rank| *rank == me).unwrap_or_default() as u32;
         let mut hash = Sha256::new();
         hash.update(needs.op);
-        hash.update(number.to_le_bytes());
+        hash.update([step as u8]);
         needs.ranks.iter().for_each(|rank| hash.update(rank.to_le_bytes()));
-        let meeting = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        Self { links, rank, needs, meeting }
+        let group = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Self { links, rank, needs, meeting, group }
     }
 
     fn address(&self, peer: u32, tag: u64) -> Result<Address> {
         match self.needs.ranks.get(peer as usize) {
-            Some(peer) => Ok(Address { peer: *peer, group: self.meeting, tag }),
+            Some(peer) => {
+                Ok(Address { peer: *peer, meeting: self.meeting.meeting(), group: self.group, tag })
+            }
             None => Err(Error::usage(self.needs.op, format!("there is no rank {peer} in the new group"))),
         }
-    }
-}
-
-impl Drop for Subset<'_> {
-    fn drop(&mut self) {
-        self.links.control().end_group(self.meeting);
     }
 }
 

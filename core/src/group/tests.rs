@@ -338,7 +338,7 @@ mod subsets {
     use super::*;
     use crate::bootstrap::Bootstrap as _;
     use crate::group::control::Needs;
-    use crate::group::subset::Subset;
+    use crate::group::subset::{Step, Subset};
 
     fn needs(ranks: &[u32]) -> Needs {
         Needs { op: "x", ranks: ranks.to_vec(), generation: None }
@@ -347,7 +347,9 @@ mod subsets {
     #[test]
     fn members_have_new_numbers_and_a_secret_of_their_own() {
         let links = group(3, 1);
-        let [two, zero] = [2, 0].map(|rank| Subset::new(&links[rank], needs(&[2, 0]), 1));
+        let [at_two, at_zero] = [2, 0].map(|rank| links[rank].control().meet());
+        let [two, zero] = [(2, &at_two), (0, &at_zero)]
+            .map(|(rank, meeting)| Subset::new(&links[rank], needs(&[2, 0]), meeting, Step::Making));
         assert_eq!([two.rank(), zero.rank(), two.size()], [0, 1, 2]);
         two.send(1, 5, b"from rank 2", soon()).unwrap();
         assert_eq!(zero.recv(0, 5, soon()).unwrap(), b"from rank 2");
@@ -357,16 +359,24 @@ mod subsets {
         assert_eq!((late.kind(), late.peer()), (ErrorKind::Timeout, Some(2)), "{late}");
     }
 
+    /// Messages of the first meeting come before, while and after rank 1 takes part in it.
     #[test]
-    fn messages_of_a_meeting_that_is_over_are_not_read_in_the_next() {
+    fn messages_of_a_meeting_that_is_over_are_dropped_and_the_next_one_hears_its_own() {
         let links = group(2, 1);
-        let meet = |rank: usize| Subset::new(&links[rank], needs(&[0, 1]), 1);
-        let (sender, receiver) = (meet(0), meet(1));
+        let step = Step::Making;
+        let [at_zero, at_one] = [0, 1].map(|rank: usize| links[rank].control().meet());
+        let sender = Subset::new(&links[0], needs(&[0, 1]), &at_zero, step);
+        let receiver = Subset::new(&links[1], needs(&[0, 1]), &at_one, step);
         sender.send(1, 5, b"stale", soon()).unwrap();
-        sender.send(1, 6, b"later", soon()).unwrap();
-        assert_eq!(receiver.recv(0, 6, soon()).unwrap(), b"later");
-        drop(receiver);
-        let error = meet(1).recv(0, 5, Deadline::after(Duration::ZERO)).unwrap_err();
+        sender.send(1, 6, b"read", soon()).unwrap();
+        assert_eq!(receiver.recv(0, 6, soon()).unwrap(), b"read");
+        drop(at_one);
+        sender.send(1, 5, b"late", soon()).unwrap();
+        let [at_zero, at_one] = [0, 1].map(|rank: usize| links[rank].control().meet());
+        Subset::new(&links[0], needs(&[0, 1]), &at_zero, step).send(1, 7, b"new", soon()).unwrap();
+        let receiver = Subset::new(&links[1], needs(&[0, 1]), &at_one, step);
+        assert_eq!(receiver.recv(0, 7, soon()).unwrap(), b"new");
+        let error = receiver.recv(0, 5, Deadline::after(Duration::ZERO)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
 
@@ -376,15 +386,16 @@ mod subsets {
         drop(links.pop());
         let control = links[0].control();
         wait_for("the departure was not noticed", || control.check_peer("x", 2).is_err());
-        let meeting = Subset::new(&links[0], needs(&[0, 1, 2]), 1);
-        let error = meeting.send(1, 5, b"in vain", soon()).unwrap_err();
+        let meeting = control.meet();
+        let all = Subset::new(&links[0], needs(&[0, 1, 2]), &meeting, Step::Making);
+        let error = all.send(1, 5, b"in vain", soon()).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
-        Subset::new(&links[0], needs(&[0, 1]), 2).send(1, 5, b"", soon()).unwrap();
+        Subset::new(&links[0], needs(&[0, 1]), &meeting, Step::Making).send(1, 5, b"", soon()).unwrap();
     }
 
     #[test]
     fn each_meeting_of_all_has_another_number() {
         let links = group(1, 1);
-        assert_eq!([(); 3].map(|()| links[0].control().next_meeting()), [1, 2, 3]);
+        assert_eq!([(); 3].map(|()| links[0].control().meet().meeting().number), [1, 2, 3]);
     }
 }

@@ -350,8 +350,8 @@ impl Member {
 
     /// Ends the operations of a link that is gone; devices that copy for them have until `settled`.
     pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error, settled: Deadline) {
-        let reads = lock(&line.reads).fail(why, settled);
-        reads.into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
+        let reads = lock(&line.reads).fail(why);
+        reads.settle(settled).into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
         let offers = lock(&line.offers).fail(why);
         offers.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
     }

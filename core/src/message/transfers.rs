@@ -114,6 +114,34 @@ pub(super) struct Transfers {
     spare: Vec<u8>,
 }
 
+/// The reads of a link that has ended, as long as devices may copy for them.
+pub(super) struct Failed {
+    open: VecDeque<Open>,
+    held: VecDeque<Finished>,
+    _mapped: Vec<Arc<Mapped>>,
+}
+
+impl Failed {
+    /// Ends all of them because of `why`, with what was held back, in order. Waits for copies of devices until `settled`: the caller may use
+    /// the memory again. Call it without the lock of the reads, which others take meanwhile.
+    pub(super) fn end(mut self, why: &Error, settled: Deadline) -> Vec<Finished> {
+        let mut ended = Vec::new();
+        for mut open in self.open {
+            while open.copies.iter_mut().any(|copy| matches!(copy.is_done(), Ok(false))) && !settled.expired()
+            {
+                std::thread::yield_now();
+            }
+            while self.held.front().is_some_and(|held| is_before(held.id, open.transfer.id)) {
+                ended.extend(self.held.pop_front());
+            }
+            open.failed = open.failed.or_else(|| Some(why.clone().of("read")));
+            ended.push(open.end());
+        }
+        ended.extend(self.held);
+        ended
+    }
+}
+
 /// Until when links that end now wait for copies of their devices, all of them together.
 pub(super) fn settled() -> Deadline {
     Deadline::after(SETTLES)
@@ -342,25 +370,14 @@ impl Transfers {
         }
     }
 
-    /// Ends all of them because of `why`, with what was held back, in order. Waits for copies of devices until `settled`: the caller may use
-    /// the memory again.
-    pub(super) fn fail(&mut self, why: &Error, settled: Deadline) -> Vec<Finished> {
-        let mut ended = Vec::new();
-        let mut deliver = |finished| ended.push(finished);
-        for mut open in std::mem::take(&mut self.open) {
-            while open.copies.iter_mut().any(|copy| matches!(copy.is_done(), Ok(false))) && !settled.expired()
-            {
-                std::thread::yield_now();
-            }
-            while self.held.front().is_some_and(|held| is_before(held.id, open.transfer.id)) {
-                self.held.pop_front().into_iter().for_each(&mut deliver);
-            }
-            open.failed = open.failed.or_else(|| Some(why.clone().of("read")));
-            deliver(open.end());
+    /// Gives all of them up, with what was held back. Their devices may still copy.
+    pub(super) fn fail(&mut self) -> Failed {
+        self.spare = Vec::new();
+        Failed {
+            open: std::mem::take(&mut self.open),
+            held: std::mem::take(&mut self.held),
+            _mapped: std::mem::take(&mut self.mapped),
         }
-        self.held.drain(..).for_each(&mut deliver);
-        (self.mapped, self.spare) = (Vec::new(), Vec::new());
-        ended
     }
 
     /// Unmaps memory that is not exposed any more, so that its owner's system gets it back.

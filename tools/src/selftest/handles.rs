@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use aqueduct::ErrorKind;
 use aqueduct::comm::{RegisteredMemory, Transport};
 use aqueduct::gpu::{BufferOptions, GpuBuffer, HandlePolicy};
-use aqueduct::internals::probe;
+use aqueduct::internals::probe::{self, Finding};
 
 use super::check::{CANARY, Check, Ran, framed, paint};
 use super::group::Pair;
@@ -21,9 +21,16 @@ const TAG: u64 = 0x100;
 pub(super) fn shared(check: &Check<'_>, policy: HandlePolicy) -> Result<Ran> {
     let made =
         GpuBuffer::with_options(&check.rank.context, SIZE, BufferOptions { zeroed: true, handles: policy });
-    let all = check.agree(made.is_ok())?;
+    // Such memory is plain memory, which can be had where its handle cannot.
+    let without_handle = policy == HandlePolicy::Legacy && lacks_legacy_handles(check);
+    let all = check.agree(made.is_ok() && !without_handle)?;
     let buffer = match made {
         Ok(buffer) if all => Arc::new(buffer),
+        Ok(_) if without_handle => {
+            return Ok(Ran::not(
+                "not permitted here: this device has no legacy handles; use HandlePolicy::Fd or Auto (AQUEDUCT_HANDLE=fd or auto)",
+            ));
+        }
         Ok(_) => return Ok(Ran::not("another rank cannot allocate this kind of memory")),
         Err(error) if is_refusal(check, policy, &error) => {
             return Ok(Ran::not(format!("not permitted here: {}", error.message())));
@@ -70,6 +77,12 @@ fn exchange(check: &Check<'_>, buffer: &Arc<GpuBuffer>, pair: &Pair, tag: u64) -
         format_args!("read back from rank {}", pair.peer),
     );
     check.step(pair)
+}
+
+/// Whether the driver does not offer legacy handles, rather than that it failed to make one.
+fn lacks_legacy_handles(check: &Check<'_>) -> bool {
+    let ways = probe::sharing(&check.rank.context);
+    ways.iter().any(|(way, finding)| *way == "legacy-ipc" && matches!(finding, Finding::Absent))
 }
 
 /// Whether memory with this kind of handle cannot be had here, rather than that something failed.

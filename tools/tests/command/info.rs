@@ -57,6 +57,32 @@ fn a_bad_environment_is_told_by_one_sentence() {
     run(aqueduct(&["info", "--env"]).env("AQUEDUCT_TIMEOUT", "soon")).exited(0);
 }
 
+/// Also where only a part of a job reads it: the report is complete, and names each.
+#[test]
+fn every_bad_variable_is_named_behind_all_else() {
+    for (name, value, words) in [
+        ("AQUEDUCT_SOFT_SMS", "0", "environment: AQUEDUCT_SOFT_SMS=0 is not valid; it takes "),
+        (
+            "AQUEDUCT_TUNING",
+            "/nonexistent",
+            "environment: AQUEDUCT_TUNING=/nonexistent is not valid; it takes ",
+        ),
+        ("AQUEDUCT_RANK", "1", "AQUEDUCT_WORLD_SIZE is not set"),
+        ("AQUEDUCT_RANK", "first", "AQUEDUCT_RANK=first is not valid"),
+    ] {
+        let outcome = run(aqueduct(&["info"]).env(name, value)).exited(1);
+        let last = outcome.stdout.lines().last().unwrap_or_default().to_owned();
+        assert!(last.starts_with("environment: ") && last.contains(words), "{name}: {last}");
+        assert_eq!(outcome.stdout.matches("environment: ").count(), 1, "{name}: {}", outcome.stdout);
+        outcome.prints(&["NVIDIA driver: none", "software device: ", "jobs use: nothing"]);
+    }
+    let mut several = aqueduct(&["info"]);
+    several.env("AQUEDUCT_TIMEOUT", "soon").env("AQUEDUCT_SOFT_SMS", "0");
+    run(&mut several)
+        .exited(1)
+        .prints(&["environment: AQUEDUCT_TIMEOUT=soon", "environment: AQUEDUCT_SOFT_SMS=0"]);
+}
+
 #[test]
 fn every_variable_with_its_value_and_no_secret() {
     let mut command = aqueduct(&["info", "--env"]);

@@ -7,13 +7,13 @@
 #![forbid(unsafe_code)]
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::launcher::OP;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::net::SecretText;
+use crate::net::{SecretText, resolve};
 
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
@@ -43,12 +43,15 @@ impl Store {
         let stream = loop {
             match try_connect(host, port, deadline) {
                 Ok(stream) => break stream,
+                Err(error) if error.kind() == ErrorKind::Timeout => return Err(error),
                 Err(error) if deadline.remaining() <= PAUSE => {
                     let text = format!(
                         "no store of torchrun answers at MASTER_ADDR and MASTER_PORT ({place}); start the ranks by torchrun, \
                          or set AQUEDUCT_RENDEZVOUS_FILE"
                     );
-                    return Err(Error::system(OP, text, error));
+                    return Err(Error::new(error.kind(), OP, text)
+                        .with_code(error.code())
+                        .with_source(error));
                 }
                 Err(_) => std::thread::sleep(PAUSE),
             }
@@ -163,11 +166,12 @@ fn text(request: &mut Vec<u8>, text: &str) {
     request.extend(text.as_bytes());
 }
 
-fn try_connect(host: &str, port: u16, deadline: Deadline) -> std::io::Result<TcpStream> {
-    let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
-    let stream = first_of(&addresses, deadline, TcpStream::connect_timeout)?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+/// `Timeout` only if the name `host` was not resolved before the deadline.
+fn try_connect(host: &str, port: u16, deadline: Deadline) -> Result<TcpStream> {
+    let addresses = resolve(OP, host, port, deadline)?;
+    let connected = first_of(&addresses, deadline, TcpStream::connect_timeout)
+        .and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+    connected.map_err(|error| Error::system(OP, "nothing answers there", error))
 }
 
 /// What `connect` makes of the first of `addresses` that answers, each in its share of the time.

@@ -20,7 +20,8 @@ impl Connection {
         if self.inner.claimed.swap(true, Ordering::AcqRel) {
             let message = format!(
                 "the connection to rank {} (tag {}) belongs to another proxy service: one service orders what goes over a \
-                 connection; connect again, with another tag",
+                 connection; connect again, with another tag, or remove its semaphores there and come back when their requests are \
+                 done",
                 self.peer(),
                 self.tag()
             );
@@ -66,6 +67,12 @@ impl Connection {
     /// Has `value` written to `word` when everything so far has completed, if the transport does so by itself.
     pub(crate) fn report(&self, word: &DeviceSlice, value: u64) -> Result<bool> {
         self.inner.backend.report(word, value)
+    }
+}
+
+impl Claim {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 }
 

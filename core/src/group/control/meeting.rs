@@ -1,7 +1,7 @@
 //! Sending and receiving messages between ranks that make another group.
 #![forbid(unsafe_code)]
 
-use super::mail::{Address, Needs, PART, Part};
+use super::mail::{Address, Counter, Meeting, Needs, PART, Part};
 use super::shared::Control;
 use super::state::State;
 use crate::deadline::Deadline;
@@ -9,17 +9,37 @@ use crate::error::{Error, Result};
 use crate::group::frames;
 use crate::sync::lock;
 
+/// A meeting in which this rank takes part. Dropping it ends the meeting here: messages of it that lie unread, or come later, are dropped.
+#[derive(Debug)]
+pub(crate) struct Attendance<'a> {
+    control: &'a Control,
+    meeting: Meeting,
+}
+
+impl Attendance<'_> {
+    pub(crate) fn meeting(&self) -> Meeting {
+        self.meeting
+    }
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        lock(&self.control.state).mail.end(self.meeting);
+    }
+}
+
 impl Control {
-    /// A number for the next meeting of all ranks, the same at each as long as all make the same calls.
-    pub(crate) fn next_meeting(&self) -> u64 {
-        let mut state = lock(&self.state);
-        state.mail.meetings += 1;
-        state.mail.meetings
+    /// Begins the next meeting of all ranks. It has the same number at each as long as all make the same calls.
+    pub(crate) fn meet(&self) -> Attendance<'_> {
+        let meeting = lock(&self.state).mail.begin_next(Counter::Calls);
+        Attendance { control: self, meeting }
     }
 
-    /// Drops the messages for `group`, which was made or has failed.
-    pub(crate) fn end_group(&self, group: u64) {
-        lock(&self.state).mail.forget(group);
+    /// Begins the meeting of the members of `generation`.
+    pub(crate) fn meet_for(&self, generation: u64) -> Attendance<'_> {
+        let meeting = Meeting { counter: Counter::Generations, number: generation };
+        let meeting = lock(&self.state).mail.begin(meeting);
+        Attendance { control: self, meeting }
     }
 
     /// Sends a message to `to.peer`, to which there is a link.
@@ -27,7 +47,8 @@ impl Control {
         let mut rest = bytes;
         loop {
             let (bytes, after) = rest.split_at(rest.len().min(PART));
-            let part = Part { group: to.group, tag: to.tag, last: after.is_empty(), bytes };
+            let part =
+                Part { meeting: to.meeting, group: to.group, tag: to.tag, last: after.is_empty(), bytes };
             self.post(to.peer, frames::MAIL, &part.encode(), Vec::new())?;
             rest = after;
             if rest.is_empty() {

@@ -10,6 +10,9 @@ struct Slow {
     ends: Arc<AtomicBool>,
     begun: Arc<AtomicUsize>,
     put: Arc<AtomicUsize>,
+    /// The link, if the device is to try the lock of its reads while it is asked, and the outcomes of that.
+    line: Arc<Mutex<Weak<Line>>>,
+    was_free: Arc<Mutex<Vec<bool>>>,
 }
 
 /// Memory of another process.
@@ -27,6 +30,9 @@ impl DeviceMapping for Mapped {
 
 impl Underway for Slow {
     fn is_done(&mut self) -> Result<bool> {
+        if let Some(line) = lock(&self.line).upgrade() {
+            lock(&self.was_free).push(line.reads.try_lock().is_ok());
+        }
         Ok(self.ends.load(Ordering::Acquire))
     }
 }
@@ -128,6 +134,24 @@ fn a_read_of_memory_that_was_revoked_meanwhile_ends_with_its_copies() {
     Faults::set(&slow.ends);
     devices.until_ends(1);
     assert_eq!(*lock(&devices.ends), [(1, Some(ErrorKind::Remote))]);
+}
+
+/// A device may take its time. Other threads queue and cancel reads meanwhile, and hear at once that the link has ended.
+#[test]
+fn the_end_of_a_link_waits_for_its_device_without_the_lock_of_its_reads() {
+    let devices = devices();
+    let slow = Slow::default();
+    let read = devices.read_into(1, devices.exposed.token(), &slow);
+    until(&[&devices.pair.b], || slow.begun.load(Ordering::Acquire) == 1);
+    let line = devices.pair.to_a.member.sender("test").unwrap();
+    *lock(&slow.line) = Arc::downgrade(line);
+    Faults::set(&slow.ends);
+    devices.pair.to_a.close(SOON).unwrap();
+    let was_free = lock(&slow.was_free).clone();
+    assert!(!was_free.is_empty() && was_free.iter().all(|free| *free), "{was_free:?}");
+    assert!(!read.cancel(), "it has ended");
+    devices.until_ends(1);
+    assert_eq!(*lock(&devices.ends), [(1, Some(ErrorKind::Stopped))]);
 }
 
 /// A read that a device has done without the owner waits for its turn, until the reads before it have ended, whichever way they do.

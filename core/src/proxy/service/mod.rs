@@ -1,6 +1,7 @@
 //! [`ProxyService`]: proxies that put, signal and flush over connections, for port channels.
 
 mod ids;
+mod numbers;
 mod port;
 mod proxy_service;
 mod queue;

@@ -27,7 +27,7 @@ pub(crate) struct Port {
     pub(crate) flushed: u64,
     /// Tells a wait for a stream whether kernels that wait for this port gave up.
     pub(crate) outcome: Arc<dyn Outcome>,
-    pub(super) _keep: [KeepAlive; 4],
+    pub(super) _keep: [KeepAlive; 6],
 }
 
 impl Port {
@@ -66,7 +66,8 @@ impl ProxyService {
         let ports = &self.inner.ports;
         // Under the lock, so that both belong to the same user of the number.
         let registry = lock(&self.inner.registry);
-        let Parts { semaphore, shard, dst, src } = registry.port(id, dst, src)?;
+        let Parts { semaphore, shard, dst, src, numbers: [dst_number, src_number] } =
+            registry.port(id, dst, src)?;
         let (failure, number) = (ports.failure(id), ports.number(id));
         drop(registry);
         let number = number.ok_or_else(|| unknown_semaphore(id))?;
@@ -83,7 +84,7 @@ impl ProxyService {
             abort: AbortHandle { peer, ..ports.abort_handle(id) },
             flushed: ports.flushed_ptr(id),
             outcome: Arc::new(PortOutcome { semaphore: failure, proxy: proxy.outcome() }),
-            _keep: [queue, words, ports.keep_alive(), number],
+            _keep: [queue, words, ports.keep_alive(), number, dst_number, src_number],
         })
     }
 }

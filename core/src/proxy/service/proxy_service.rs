@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, mpsc};
 
 use super::ids::{MemoryId, SemaphoreId};
-use super::registry::Registry;
+use super::registry::{Added, Registry};
 use super::router::{Command, Router};
 use super::state::{PortCounters, Ports};
 use crate::comm::{
@@ -16,6 +16,9 @@ use crate::proxy::config::{Idle, ProxyConfig};
 use crate::proxy::fifo::Fifo;
 use crate::proxy::thread::{Proxy, ProxyCounters};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// A trigger's number of a memory has 16 bits.
+const MAX_MEMORIES: usize = 1 << 16;
 
 /// Settings of a [`ProxyService`].
 #[derive(Clone, Debug)]
@@ -129,7 +132,7 @@ impl ProxyService {
         };
         let shards = (0..config.proxies).map(start).collect::<Result<Vec<_>>>()?;
         let fifos = shards.iter().map(|shard| shard.proxy.queue().clone()).collect();
-        let registry = Mutex::new(Registry::new(config.max_semaphores, fifos));
+        let registry = Mutex::new(Registry::new(context, config.max_semaphores, MAX_MEMORIES, fifos));
         let inner = Inner { communicator: communicator.clone(), shards, ports, registry };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -150,7 +153,8 @@ impl ProxyService {
     /// Adds a semaphore, and with it its connection.
     ///
     /// # Errors
-    /// `InvalidUsage` if the connection belongs to another service; `Exhausted` if no number is free, see
+    /// `InvalidUsage` if the connection belongs to another service, which gives it up when it has removed all semaphores of it and
+    /// served the requests for them that it had taken, or has stopped; `Exhausted` if no number is free, see
     /// [`remove_semaphore`](Self::remove_semaphore); `Stopped`, or the failure that ended the service.
     pub fn add_semaphore(&self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
         let inner = &*self.inner;
@@ -161,24 +165,29 @@ impl ProxyService {
             ));
         }
         inner.shards.iter().try_for_each(|shard| shard.proxy.check())?;
-        let full = lock(&inner.registry).is_full(&inner.ports);
+        let full = lock(&inner.registry).is_full();
         if full {
             // Without the lock: it drops values of others.
-            inner.ports.reap();
+            inner.communicator.context().reap();
         }
         let mut registry = lock(&inner.registry);
-        let (id, shard) = registry.add_semaphore(semaphore, &inner.ports)?;
+        let Added { id, number, shard, claim } = registry.add_semaphore(semaphore)?;
         // Before the proxy hears of it, which may have a failure of the connection to tell. No request in the FIFO names it yet.
-        inner.ports.open(id);
-        inner.shards[shard].send(Command::AddSemaphore(id, semaphore.clone()))?;
+        inner.ports.open(id, number);
+        inner.shards[shard].send(Command::AddSemaphore(id, semaphore.clone(), claim))?;
         Ok(id)
     }
 
     /// Adds a memory, of this rank or of a peer.
     ///
     /// # Errors
-    /// `Exhausted` if there are 65,536; `Stopped`, or the failure that ended the service.
+    /// `Exhausted` if no number of 65,536 is free, see [`remove_memory`](Self::remove_memory); `Stopped`, or the failure that ended the service.
     pub fn add_memory(&self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        let full = lock(&self.inner.registry).is_full_of_memories();
+        if full {
+            // Without the lock: it drops values of others.
+            self.inner.communicator.context().reap();
+        }
         let id = lock(&self.inner.registry).add_memory(memory)?;
         self.inner.tell_all(|| Command::AddMemory(id, memory.clone()))?;
         Ok(id)
@@ -200,11 +209,17 @@ impl ProxyService {
     /// Removes a memory. Puts that the proxy has taken from the FIFO are served and keep the memory alive; those that it finds
     /// there later, also if kernels pushed them before this call, fail their connection: flush first what must be served.
     ///
+    /// Its number is reused only after all others, and only once its channels and the graphs that contain them are dropped, no stream
+    /// of this process has work that could still use it, and the proxies have taken from their FIFOs what was pushed before.
+    ///
     /// # Errors
     /// `InvalidUsage` if there is none of this number.
     pub fn remove_memory(&self, id: MemoryId) -> Result<()> {
-        lock(&self.inner.registry).remove_memory(id)?;
-        self.inner.tell_all(|| Command::RemoveMemory(id))
+        let removed = lock(&self.inner.registry).remove_memory(id)?;
+        let told = self.inner.tell_all(|| Command::RemoveMemory(id));
+        // Behind the commands: nobody can add a memory of this number before the proxies have dropped this one.
+        drop(removed);
+        told
     }
 
     /// `Ok` while requests for this semaphore are served.
@@ -254,9 +269,7 @@ impl ProxyService {
         let deadline = deadline.into();
         let shards = &self.inner.shards;
         shards.iter().for_each(|shard| shard.proxy.begin_stop(deadline));
-        let result = shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and);
-        lock(&self.inner.registry).release();
-        result
+        shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and)
     }
 }
 

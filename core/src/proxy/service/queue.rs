@@ -8,7 +8,7 @@ use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
 
 use super::ids::{MemoryId, SemaphoreId, unknown_memory, unknown_semaphore};
 use super::state::Ports;
-use crate::comm::{Connection, Host2DeviceSemaphore, RegisteredMemory};
+use crate::comm::{Claim, Connection, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, Result};
 
 /// The objects that triggers name by number.
@@ -85,7 +85,8 @@ enum Leaving {
 
 #[derive(Debug)]
 pub(super) struct ConnectionQueue {
-    connection: Connection,
+    /// On the connection, until the last request of the last semaphore is done.
+    claim: Arc<Claim>,
     ports: Arc<Ports>,
     /// The semaphores whose requests it serves.
     semaphores: Vec<SemaphoreId>,
@@ -104,9 +105,9 @@ pub(super) struct ConnectionQueue {
 }
 
 impl ConnectionQueue {
-    pub(super) fn new(connection: &Connection, ports: Arc<Ports>) -> Self {
+    pub(super) fn new(claim: Arc<Claim>, ports: Arc<Ports>) -> Self {
         Self {
-            connection: connection.clone(),
+            claim,
             ports,
             semaphores: Vec::new(),
             deferred: VecDeque::new(),
@@ -118,8 +119,12 @@ impl ConnectionQueue {
         }
     }
 
+    fn connection(&self) -> &Connection {
+        self.claim.connection()
+    }
+
     pub(super) fn serves(&self, connection: &Connection) -> bool {
-        self.connection.is(connection)
+        self.connection().is(connection)
     }
 
     /// Whether it has no semaphore and no work left.
@@ -152,7 +157,7 @@ impl ConnectionQueue {
         }
         match self.deferred.back().map(|last| last.request.position) {
             Some(last) => self.leaving.push((Leaving::Waiting(last), id)),
-            None => match self.connection.mark() {
+            None => match self.connection().mark() {
                 Ok(mark) => self.leaving.push((Leaving::Given(mark), id)),
                 Err(_) => self.ports.retire(id),
             },
@@ -163,7 +168,7 @@ impl ConnectionQueue {
     pub(super) fn take(&mut self, request: Request, tables: &Tables, limit: usize) {
         if let Some(error) = &self.failure {
             if std::mem::take(&mut self.untold) {
-                log::error!("the proxy drops requests for rank {}: {error}", self.connection.peer());
+                log::error!("the proxy drops requests for rank {}: {error}", self.connection().peer());
             }
             return self.ports.count_dropped(1);
         }
@@ -173,7 +178,7 @@ impl ConnectionQueue {
     }
 
     fn try_take(&mut self, request: Request, tables: &Tables, limit: usize) -> Result<()> {
-        if self.deferred.is_empty() && self.connection.has_room()? {
+        if self.deferred.is_empty() && self.connection().has_room()? {
             return self.execute(request, tables.named(&request.trigger)?);
         }
         self.ports.count_deferred();
@@ -202,14 +207,14 @@ impl ConnectionQueue {
     }
 
     fn try_progress(&mut self) -> Result<()> {
-        while !self.deferred.is_empty() && self.connection.has_room()? {
+        while !self.deferred.is_empty() && self.connection().has_room()? {
             self.execute_first()?;
         }
         if std::mem::take(&mut self.held) {
-            self.connection.release()?;
+            self.connection().release()?;
         }
         while let Some(&(mark, id, position)) = self.flushes.front() {
-            if !self.connection.is_done(mark)? {
+            if !self.connection().is_done(mark)? {
                 break;
             }
             self.flushes.pop_front();
@@ -220,13 +225,13 @@ impl ConnectionQueue {
             if let Leaving::Waiting(last) = *leaving
                 && first.is_none_or(|first| first > last)
             {
-                *leaving = Leaving::Given(self.connection.mark()?);
+                *leaving = Leaving::Given(self.claim.connection().mark()?);
             }
         }
         let mut index = 0;
         while let Some(&(leaving, id)) = self.leaving.get(index) {
             if let Leaving::Given(mark) = leaving
-                && self.connection.is_done(mark)?
+                && self.connection().is_done(mark)?
             {
                 self.leaving.swap_remove(index);
                 self.ports.retire(id);
@@ -240,7 +245,7 @@ impl ConnectionQueue {
     /// Fails the queue if the connection, its peer or the communicator has failed.
     pub(super) fn examine(&mut self) {
         if self.failure.is_none()
-            && let Err(error) = self.connection.check("ProxyService::check")
+            && let Err(error) = self.connection().check("ProxyService::check")
         {
             self.fail(&error, self.is_busy());
         }
@@ -251,12 +256,12 @@ impl ConnectionQueue {
         let Request { position, trigger } = request;
         let id = SemaphoreId(trigger.semaphore);
         if !self.held {
-            self.connection.hold();
+            self.connection().hold();
             self.held = true;
         }
         if let Some([dst, src]) = memories {
             let [to, from, size] = [trigger.dst_offset, trigger.src_offset, trigger.size].map(|v| v as usize);
-            self.connection.write(dst, to, src, from, size)?;
+            self.connection().write(dst, to, src, from, size)?;
             self.ports.count_put(id, trigger.size);
         }
         if trigger.kind.contains(TriggerKind::FLAG) {
@@ -265,8 +270,8 @@ impl ConnectionQueue {
         }
         if trigger.kind.contains(TriggerKind::SYNC) {
             self.ports.count_flush(id);
-            if !self.connection.report(&self.ports.flushed_slice(id)?, position + 1)? {
-                self.flushes.push_back((self.connection.mark()?, id, position + 1));
+            if !self.connection().report(&self.ports.flushed_slice(id)?, position + 1)? {
+                self.flushes.push_back((self.connection().mark()?, id, position + 1));
             }
         }
         Ok(())
@@ -275,7 +280,7 @@ impl ConnectionQueue {
     /// Ends the queue: it serves nothing more, and kernels that wait for one of its channels leave. An error in the log only if
     /// requests are `lost`: otherwise the peer may be done, and has left in good order.
     fn fail(&mut self, error: &Error, lost: bool) {
-        let peer = self.connection.peer();
+        let peer = self.connection().peer();
         self.untold = !lost;
         if self.untold {
             log::debug!("the proxy stops serving the connection to rank {peer}: {error}");
@@ -293,7 +298,7 @@ impl ConnectionQueue {
             self.ports.retire(id);
         }
         if std::mem::take(&mut self.held)
-            && let Err(error) = self.connection.release()
+            && let Err(error) = self.connection().release()
         {
             log::debug!("operations held back could not be sent: {error}");
         }
@@ -305,7 +310,7 @@ impl ConnectionQueue {
             self.ports.fail(*id, error);
         }
         if std::mem::take(&mut self.held)
-            && let Err(error) = self.connection.release()
+            && let Err(error) = self.connection().release()
         {
             log::debug!("operations held back could not be sent: {error}");
         }

@@ -1,47 +1,22 @@
 //! Semaphores and memories of a service, as callers see them: their numbers, and the proxy that serves each.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 
 use super::ids::{MemoryId, SemaphoreId, unknown_memory, unknown_semaphore};
-use super::state::Ports;
-use crate::comm::{Claim, Connection, Host2DeviceSemaphore, RegisteredMemory};
+use super::numbers::{Number, Numbers};
+use crate::comm::{Claim, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::Context;
 use crate::proxy::fifo::Fifo;
-
-/// Allocates numbers: unused ones first, then freed ones, oldest first, so that a number is reused as late as possible.
-#[derive(Debug)]
-struct Numbers {
-    limit: usize,
-    fresh: usize,
-    freed: VecDeque<u16>,
-}
-
-impl Numbers {
-    fn is_empty(&self) -> bool {
-        self.fresh == self.limit && self.freed.is_empty()
-    }
-
-    fn take(&mut self) -> Option<u16> {
-        if self.fresh < self.limit {
-            self.fresh += 1;
-            return u16::try_from(self.fresh - 1).ok();
-        }
-        self.freed.pop_front()
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Registry {
     semaphores: Vec<Option<Entry>>,
     semaphore_numbers: Numbers,
-    /// Numbers that nobody has any more, with the shard and the position behind the last request that may name them.
-    settling: Vec<(u16, usize, u64)>,
-    /// The shard of each number's latest user.
-    shards: Vec<Option<usize>>,
     /// Of each shard.
     fifos: Vec<Fifo>,
-    memories: Vec<Option<RegisteredMemory>>,
+    memories: Vec<Option<Memory>>,
     memory_numbers: Numbers,
     connections: Vec<Served>,
     /// The shard of the next connection.
@@ -54,13 +29,26 @@ struct Entry {
     shard: usize,
 }
 
-/// A connection, and how many semaphores of the service use it.
+/// A memory with its number. Drop it only when the proxies have been told of its removal.
+#[derive(Debug)]
+pub(super) struct Memory {
+    memory: RegisteredMemory,
+    number: Arc<Number>,
+}
+
+/// A connection that a proxy has claimed, until no request of its semaphores is under way.
 #[derive(Debug)]
 struct Served {
-    connection: Connection,
+    claim: Weak<Claim>,
     shard: usize,
-    semaphores: usize,
-    _claim: Claim,
+}
+
+/// A semaphore's number, its proxy, and the claim on its connection, which are for that proxy.
+pub(super) struct Added {
+    pub(super) id: SemaphoreId,
+    pub(super) number: Arc<Number>,
+    pub(super) shard: usize,
+    pub(super) claim: Arc<Claim>,
 }
 
 /// The parts of a channel, and the proxy that serves it.
@@ -69,72 +57,61 @@ pub(super) struct Parts {
     pub(super) shard: usize,
     pub(super) dst: RegisteredMemory,
     pub(super) src: RegisteredMemory,
+    /// Of `dst` and `src`.
+    pub(super) numbers: [Arc<Number>; 2],
 }
 
 impl Registry {
-    pub(super) fn new(max_semaphores: usize, fifos: Vec<Fifo>) -> Self {
-        let numbers = |limit| Numbers { limit, fresh: 0, freed: VecDeque::new() };
+    pub(super) fn new(context: &Context, semaphores: usize, memories: usize, fifos: Vec<Fifo>) -> Self {
         Self {
             semaphores: Vec::new(),
-            semaphore_numbers: numbers(max_semaphores),
-            settling: Vec::new(),
-            shards: Vec::new(),
+            semaphore_numbers: Numbers::new(context, semaphores),
             fifos,
             memories: Vec::new(),
-            memory_numbers: numbers(1 << 16),
+            memory_numbers: Numbers::new(context, memories),
             connections: Vec::new(),
             next: 0,
         }
     }
 
     /// Whether a semaphore more would get no number now.
-    pub(super) fn is_full(&mut self, ports: &Ports) -> bool {
-        self.take_back(ports);
+    pub(super) fn is_full(&mut self) -> bool {
+        self.semaphore_numbers.take_back(&self.fifos);
         self.semaphore_numbers.is_empty()
     }
 
-    /// Takes numbers back that nobody has any more. Kernels have ended when a number comes, but what they pushed may still lie in
-    /// the FIFO, and the proxy would take it for its next user's: it is free once the proxy has handled that.
-    fn take_back(&mut self, ports: &Ports) {
-        for number in ports.take_retired() {
-            let shard = self.shards.get(usize::from(number)).copied().flatten();
-            self.settling.extend(shard.map(|shard| (number, shard, self.fifos[shard].end_of_written())));
-        }
-        let (fifos, freed) = (&self.fifos, &mut self.semaphore_numbers.freed);
-        self.settling.retain(|&(number, shard, end)| {
-            let settled = fifos[shard].is_popped(end);
-            freed.extend(settled.then_some(number));
-            !settled
-        });
+    /// Whether a memory more would get no number now.
+    pub(super) fn is_full_of_memories(&mut self) -> bool {
+        self.memory_numbers.take_back(&self.fifos);
+        self.memory_numbers.is_empty()
     }
 
     /// Gives a semaphore a number and a proxy.
-    pub(super) fn add_semaphore(
-        &mut self,
-        semaphore: &Host2DeviceSemaphore,
-        ports: &Ports,
-    ) -> Result<(SemaphoreId, usize)> {
-        self.take_back(ports);
+    pub(super) fn add_semaphore(&mut self, semaphore: &Host2DeviceSemaphore) -> Result<Added> {
+        self.semaphore_numbers.take_back(&self.fifos);
+        self.connections.retain(|served| served.claim.strong_count() > 0);
         let connection = semaphore.connection();
-        let known = self.connections.iter().position(|served| served.connection.is(connection));
-        let claim = if known.is_none() { Some(connection.claim()?) } else { None };
-        let number = self.semaphore_numbers.take().ok_or_else(|| self.exhausted())?;
-        let shard = known.map_or(self.next % self.fifos.len(), |index| self.connections[index].shard);
-        if let Some(claim) = claim {
+        let known = self.connections.iter().find_map(|served| {
+            let claim = served.claim.upgrade().filter(|claim| claim.connection().is(connection))?;
+            Some((claim, served.shard))
+        });
+        let is_new = known.is_none();
+        let (claim, shard) = match known {
+            Some(known) => known,
+            None => (Arc::new(connection.claim()?), self.next % self.fifos.len()),
+        };
+        let number = self.semaphore_numbers.take(shard..shard + 1).ok_or_else(|| self.exhausted())?;
+        if is_new {
             self.next += 1;
-            let connection = connection.clone();
-            self.connections.push(Served { connection, shard, semaphores: 1, _claim: claim });
-        } else if let Some(index) = known {
-            self.connections[index].semaphores += 1;
+            self.connections.push(Served { claim: Arc::downgrade(&claim), shard });
         }
-        put(&mut self.semaphores, number, Entry { semaphore: semaphore.clone(), shard });
-        put(&mut self.shards, number, shard);
-        Ok((SemaphoreId(number), shard))
+        put(&mut self.semaphores, number.get(), Entry { semaphore: semaphore.clone(), shard });
+        Ok(Added { id: SemaphoreId(number.get()), number, shard, claim })
     }
 
     #[cold]
     fn exhausted(&self) -> Error {
-        let limit = self.semaphore_numbers.limit;
+        let limit = self.semaphore_numbers.limit();
         let removed = limit - self.semaphores.iter().flatten().count();
         let message = match removed {
             0 => format!(
@@ -153,36 +130,34 @@ impl Registry {
     pub(super) fn remove_semaphore(&mut self, id: SemaphoreId) -> Result<usize> {
         let entry = self.semaphores.get_mut(usize::from(id.0)).and_then(Option::take);
         let entry = entry.ok_or_else(|| unknown_semaphore(id))?;
-        if let Some(at) =
-            self.connections.iter().position(|served| served.connection.is(entry.semaphore.connection()))
-        {
-            self.connections[at].semaphores -= 1;
-            if self.connections[at].semaphores == 0 {
-                self.connections.swap_remove(at);
-            }
-        }
         Ok(entry.shard)
     }
 
-    /// Releases the connections, so that another service can use them.
-    pub(super) fn release(&mut self) {
-        self.connections.clear();
-    }
-
     pub(super) fn add_memory(&mut self, memory: &RegisteredMemory) -> Result<MemoryId> {
-        let number = self.memory_numbers.take().ok_or_else(|| {
-            let message = "there are 65,536 memories already: remove some, or add larger ones";
-            Error::new(ErrorKind::Exhausted, "add_memory", message)
-        })?;
-        put(&mut self.memories, number, memory.clone());
-        Ok(MemoryId(number))
+        self.memory_numbers.take_back(&self.fifos);
+        let number = self.memory_numbers.take(0..self.fifos.len()).ok_or_else(|| self.no_memory_number())?;
+        let id = MemoryId(number.get());
+        put(&mut self.memories, id.0, Memory { memory: memory.clone(), number });
+        Ok(id)
     }
 
-    pub(super) fn remove_memory(&mut self, id: MemoryId) -> Result<()> {
+    #[cold]
+    fn no_memory_number(&self) -> Error {
+        let limit = self.memory_numbers.limit();
+        let removed = limit - self.memories.iter().flatten().count();
+        let message = match removed {
+            0 => format!("there are {limit} memories already: remove some, or add larger ones"),
+            _ => format!(
+                "all {limit} numbers are in use, {removed} of them by removed memories whose channels exist or whose kernels and \
+                 requests may be under way: drop their channels and graphs and wait for the streams, or add larger ones"
+            ),
+        };
+        Error::new(ErrorKind::Exhausted, "add_memory", message)
+    }
+
+    pub(super) fn remove_memory(&mut self, id: MemoryId) -> Result<Memory> {
         let memory = self.memories.get_mut(usize::from(id.0)).and_then(Option::take);
-        memory.ok_or_else(|| unknown_memory(id))?;
-        self.memory_numbers.freed.push_back(id.0);
-        Ok(())
+        memory.ok_or_else(|| unknown_memory(id))
     }
 
     /// The proxy of a semaphore.
@@ -192,8 +167,14 @@ impl Registry {
 
     pub(super) fn port(&self, id: SemaphoreId, dst: MemoryId, src: MemoryId) -> Result<Parts> {
         let entry = self.entry(id)?;
-        let (dst, src) = (self.memory(dst)?.clone(), self.memory(src)?.clone());
-        Ok(Parts { semaphore: entry.semaphore.clone(), shard: entry.shard, dst, src })
+        let [dst, src] = [self.memory(dst)?, self.memory(src)?];
+        Ok(Parts {
+            semaphore: entry.semaphore.clone(),
+            shard: entry.shard,
+            dst: dst.memory.clone(),
+            src: src.memory.clone(),
+            numbers: [dst, src].map(|memory| memory.number.clone()),
+        })
     }
 
     fn entry(&self, id: SemaphoreId) -> Result<&Entry> {
@@ -201,7 +182,7 @@ impl Registry {
         entry.ok_or_else(|| unknown_semaphore(id))
     }
 
-    fn memory(&self, id: MemoryId) -> Result<&RegisteredMemory> {
+    fn memory(&self, id: MemoryId) -> Result<&Memory> {
         let memory = self.memories.get(usize::from(id.0)).and_then(Option::as_ref);
         memory.ok_or_else(|| unknown_memory(id))
     }
@@ -213,17 +194,4 @@ fn put<T>(table: &mut Vec<Option<T>>, number: u16, value: T) {
         table.resize_with(number + 1, || None);
     }
     table[number] = Some(value);
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_is_used_again_as_late_as_possible() {
-        let mut numbers = Numbers { limit: 3, fresh: 0, freed: VecDeque::new() };
-        assert_eq!([numbers.take(), numbers.take()], [Some(0), Some(1)]);
-        numbers.freed.extend([1, 0]);
-        assert_eq!([(); 4].map(|()| numbers.take()), [Some(2), Some(1), Some(0), None]);
-    }
 }

@@ -9,14 +9,14 @@ use aqueduct_ptx::abi::ProxyTrigger;
 use super::ids::{MemoryId, SemaphoreId, unknown_semaphore};
 use super::queue::{ConnectionQueue, Request, Route, Tables};
 use super::state::Ports;
-use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
+use crate::comm::{Claim, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::handler::{ProxyHandler, ProxyHandlerResult};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A change of a router's tables.
 pub(super) enum Command {
-    AddSemaphore(SemaphoreId, Host2DeviceSemaphore),
+    AddSemaphore(SemaphoreId, Host2DeviceSemaphore, Arc<Claim>),
     RemoveSemaphore(SemaphoreId),
     AddMemory(MemoryId, RegisteredMemory),
     RemoveMemory(MemoryId),
@@ -69,20 +69,20 @@ impl Router {
             match command {
                 Command::AddMemory(id, memory) => set(&mut self.tables.memories, id.0, Some(memory)),
                 Command::RemoveMemory(id) => set(&mut self.tables.memories, id.0, None),
-                Command::AddSemaphore(id, semaphore) => self.add(id, semaphore),
+                Command::AddSemaphore(id, semaphore, claim) => self.add(id, semaphore, claim),
                 Command::RemoveSemaphore(id) => self.remove(id),
             }
         }
     }
 
-    fn add(&mut self, id: SemaphoreId, semaphore: Host2DeviceSemaphore) {
+    fn add(&mut self, id: SemaphoreId, semaphore: Host2DeviceSemaphore, claim: Arc<Claim>) {
         let connection = semaphore.connection();
         // A spent queue may have failed. Nothing of it is left, so the connection gets a new one.
         let known = |queue: &Option<ConnectionQueue>| {
             queue.as_ref().is_some_and(|queue| queue.serves(connection) && !queue.is_spent())
         };
         let index = self.queues.iter().position(known).unwrap_or_else(|| {
-            let queue = Some(ConnectionQueue::new(connection, self.ports.clone()));
+            let queue = Some(ConnectionQueue::new(claim, self.ports.clone()));
             match self.queues.iter().position(Option::is_none) {
                 Some(index) => {
                     self.queues[index] = queue;

@@ -1,11 +1,12 @@
 //! State of each semaphore of a service, shared by callers, kernels and proxies: words, counters, and the failure.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use aqueduct_ptx::abi::AbortHandle;
 
 use super::ids::SemaphoreId;
+use super::numbers::Number;
 use crate::comm::AbortReport;
 use crate::error::{Error, Result};
 use crate::failure::Failure;
@@ -28,32 +29,10 @@ pub struct PortCounters {
 
 /// Every semaphore's state, by its number.
 pub(super) struct Ports {
-    context: Context,
     words: Arc<Words>,
-    /// Numbers of removed semaphores that are free. Dropped before the states, whose numbers are then of no use.
-    retired: Arc<Mutex<Vec<u16>>>,
     states: Vec<State>,
     deferred: AtomicU64,
     dropped: AtomicU64,
-}
-
-/// A number in use: by its semaphore, by requests under way, and by channels, which streams and graphs keep as long as kernels
-/// of theirs may run. Once all of them have gone and nothing runs on any device, the number is free: no kernel can take the words
-/// and requests of its next user for those of its own channel.
-#[derive(Debug)]
-pub(super) struct Number {
-    id: SemaphoreId,
-    context: Context,
-    retired: Weak<Mutex<Vec<u16>>>,
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        if let Some(retired) = self.retired.upgrade() {
-            let id = self.id;
-            self.context.once_quiet(move || lock(&retired).push(id.0));
-        }
-    }
 }
 
 #[derive(Default)]
@@ -70,9 +49,7 @@ struct State {
 impl Ports {
     pub(super) fn new(context: &Context, rank: u32, count: usize) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            context: context.clone(),
             words: Words::new(context, rank, count)?,
-            retired: Arc::default(),
             states: (0..count).map(|_| State::default()).collect(),
             deferred: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -84,12 +61,11 @@ impl Ports {
         usize::from(id.0) < self.words.slots()
     }
 
-    /// Clears the state for a new semaphore.
-    pub(super) fn open(&self, id: SemaphoreId) {
-        let State { failure, number, puts, bytes, signals, flushes } = self.state(id);
+    /// Clears the state for a new semaphore, and keeps its number until [`retire`](Self::retire).
+    pub(super) fn open(&self, id: SemaphoreId, number: Arc<Number>) {
+        let State { failure, number: kept, puts, bytes, signals, flushes } = self.state(id);
         *lock(failure) = Arc::default();
-        let (context, retired) = (self.context.clone(), Arc::downgrade(&self.retired));
-        *lock(number) = Some(Arc::new(Number { id, context, retired }));
+        *lock(kept) = Some(number);
         [puts, bytes, signals, flushes].into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         self.words.reset(usize::from(id.0));
     }
@@ -119,16 +95,6 @@ impl Ports {
         let number = lock(&self.state(id).number).take();
         // Outside the lock: it may be the last to hold it.
         drop(number);
-    }
-
-    /// Frees the numbers of removed semaphores whose kernels have ended meanwhile.
-    pub(super) fn reap(&self) {
-        self.context.reap();
-    }
-
-    /// Takes the numbers that are free.
-    pub(super) fn take_retired(&self) -> Vec<u16> {
-        std::mem::take(&mut lock(&self.retired))
     }
 
     pub(super) fn set_flushed(&self, id: SemaphoreId, position: u64) {
@@ -212,11 +178,9 @@ impl fmt::Debug for Ports {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::deadline::Deadline;
-    use crate::gpu::{Device, Driver, PinnedBuffer, Stream};
+    use crate::gpu::{Device, Driver};
+    use crate::proxy::service::numbers::Numbers;
 
     #[test]
     fn each_semaphore_has_counters_of_its_own_and_a_number_below_the_limit() {
@@ -230,42 +194,10 @@ mod tests {
         (0..4).for_each(|_| ports.count_flush(first));
         let counted = PortCounters { puts: 2, bytes: 32, signals: 3, flushes: 4 };
         assert_eq!((ports.counters(first), ports.counters(second)), (counted, PortCounters::default()));
-        ports.open(first);
+        ports.open(first, Numbers::new(&context, 1).take(0..0).unwrap());
         assert_eq!(ports.counters(first), PortCounters::default(), "its next user begins anew");
         (0..2).for_each(|_| ports.count_deferred());
         ports.count_dropped(3);
         assert_eq!((ports.deferred(), ports.dropped()), (2, 3));
-    }
-
-    /// A kernel of a stream that is busy may still look at the words.
-    #[test]
-    fn a_number_is_free_only_once_the_device_is_quiet() {
-        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-        let ports = Ports::new(&context, 0, 2).unwrap();
-        let (stream, gate) =
-            (Stream::new(&context).unwrap(), Arc::new(PinnedBuffer::new(&context, 8).unwrap()));
-        stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
-        let id = SemaphoreId(1);
-        ports.open(id);
-        let channel = ports.number(id).unwrap();
-        ports.retire(id);
-        assert!(ports.number(id).is_none());
-        drop(channel);
-        context.reap();
-        let early = ports.take_retired();
-        gate.memory().word64(0).unwrap().store(1, Ordering::Release);
-        stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
-        assert!(early.is_empty(), "a kernel may look at its words");
-        context.settle();
-        assert_eq!(ports.take_retired(), [id.0]);
-        ports.open(id);
-        let channel = ports.number(id).unwrap();
-        ports.retire(id);
-        context.settle();
-        assert_eq!(ports.take_retired(), [0; 0], "a channel has it");
-        drop(channel);
-        context.settle();
-        assert_eq!(ports.take_retired(), [id.0]);
     }
 }

@@ -1,4 +1,5 @@
-//! A number's way from one semaphore to the next, where the test is the proxy and the kernel.
+//! A number's way from one object to the next, and a connection's from one service to the next, where the test is the proxy and
+//! the kernel.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, mpsc};
@@ -6,65 +7,184 @@ use std::time::Duration;
 
 use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
 
-use super::registry::Registry;
+use super::ids::{MemoryId, SemaphoreId};
+use super::registry::{Added, Registry};
 use super::router::{Command, Router};
 use super::state::{PortCounters, Ports};
 use crate::bootstrap;
-use crate::comm::{Communicator, CommunicatorConfig, Transport};
+use crate::comm::{Communicator, CommunicatorConfig, Host2DeviceSemaphore, RegisteredMemory, Transport};
 use crate::deadline::Deadline;
-use crate::error::ErrorKind;
-use crate::gpu::{Context, Device, Driver};
-use crate::proxy::fifo::Fifo;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Context, Device, Driver, GpuBuffer};
+use crate::proxy::fifo::{Fifo, FifoConsumer};
 use crate::proxy::handler::ProxyHandler as _;
 use crate::sync::{AtomicU64, Ordering};
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// A communicator of one rank, with two semaphores of one connection.
+fn one_rank() -> (Context, Communicator, [Host2DeviceSemaphore; 2]) {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
+    let comm = Communicator::new(&bootstrap::local(1)[0], &context, config, soon()).unwrap();
+    let connection = comm.connect(0, 0, Transport::CudaIpc).unwrap();
+    let semaphores = [0, 1].map(|tag| comm.build_host2device_semaphore(&connection, tag).unwrap());
+    comm.setup(soon()).unwrap();
+    (context, comm, semaphores.map(|semaphore| semaphore.get().unwrap()))
+}
+
+/// A service with one number of each kind, of which the test is the proxy.
+struct Service {
+    fifo: Fifo,
+    consumer: FifoConsumer,
+    ports: Arc<Ports>,
+    registry: Registry,
+    router: Router,
+    commands: mpsc::Sender<Command>,
+    sent: Arc<AtomicU64>,
+    pushed: u64,
+}
+
+impl Service {
+    fn new(context: &Context) -> Self {
+        let (fifo, ports) = (Fifo::new(context, 4).unwrap(), Ports::new(context, 0, 1).unwrap());
+        let consumer = fifo.consumer().unwrap();
+        let registry = Registry::new(context, 1, 1, vec![fifo.clone()]);
+        let ((commands, received), sent) = (mpsc::channel(), Arc::new(AtomicU64::new(0)));
+        let router = Router::new(received, sent.clone(), ports.clone(), 4);
+        Self { fifo, consumer, ports, registry, router, commands, sent, pushed: 0 }
+    }
+
+    fn tell(&self, command: Command) {
+        self.commands.send(command).unwrap();
+        self.sent.fetch_add(1, Ordering::Release);
+    }
+
+    fn add_semaphore(&mut self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
+        let Added { id, number, claim, .. } = self.registry.add_semaphore(semaphore)?;
+        self.ports.open(id, number);
+        self.tell(Command::AddSemaphore(id, semaphore.clone(), claim));
+        Ok(id)
+    }
+
+    fn remove_semaphore(&mut self, id: SemaphoreId) {
+        self.registry.remove_semaphore(id).unwrap();
+        self.tell(Command::RemoveSemaphore(id));
+    }
+
+    fn add_memory(&mut self, memory: &RegisteredMemory) -> Result<MemoryId> {
+        let id = self.registry.add_memory(memory)?;
+        self.tell(Command::AddMemory(id, memory.clone()));
+        Ok(id)
+    }
+
+    fn remove_memory(&mut self, id: MemoryId) {
+        let removed = self.registry.remove_memory(id).unwrap();
+        self.tell(Command::RemoveMemory(id));
+        drop(removed);
+    }
+
+    /// Pushes, as a kernel does.
+    fn push(&mut self, trigger: ChannelTrigger) {
+        self.fifo.write(self.pushed, |lap| trigger.encode(lap).unwrap());
+        self.pushed += 1;
+    }
+
+    /// Handles the oldest trigger, as the proxy does before it pops it.
+    fn handle(&mut self) {
+        let trigger = self.consumer.poll().unwrap();
+        self.router.handle(self.consumer.position(), &trigger).unwrap();
+    }
+
+    /// Lets the proxy work until it has given up the number of `id`.
+    fn give_up(&mut self, id: SemaphoreId) {
+        let deadline = soon();
+        while self.ports.number(id).is_some() {
+            assert!(!deadline.expired(), "nothing is under way");
+            self.router.progress().unwrap();
+        }
+    }
+}
+
+fn is_exhausted(error: &Error) -> bool {
+    error.kind() == ErrorKind::Exhausted && error.message().contains("1 of them by removed")
+}
 
 /// The proxy has heard of the removal, nobody has the number and nothing runs, but the last request is still to come.
 #[test]
 fn a_number_is_free_only_once_the_fifo_holds_no_request_of_its_former_user() {
-    let deadline = Deadline::after(Duration::from_secs(60));
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
-    let comm = Communicator::new(&bootstrap::local(1)[0], &context, config, deadline).unwrap();
-    let connection = comm.connect(0, 0, Transport::CudaIpc).unwrap();
-    let semaphores = [0, 1].map(|tag| comm.build_host2device_semaphore(&connection, tag).unwrap());
-    comm.setup(deadline).unwrap();
-    let [first, second] = semaphores.map(|semaphore| semaphore.get().unwrap());
-
-    let (fifo, ports) = (Fifo::new(&context, 4).unwrap(), Ports::new(&context, 0, 1).unwrap());
-    let mut consumer = fifo.consumer().unwrap();
-    let mut registry = Registry::new(1, vec![fifo.clone()]);
-    let ((commands, received), sent) = (mpsc::channel(), Arc::new(AtomicU64::new(0)));
-    let mut router = Router::new(received, sent.clone(), ports.clone(), 4);
-    let tell = |command| {
-        commands.send(command).unwrap();
-        sent.fetch_add(1, Ordering::Release);
-    };
-
-    let (id, _) = registry.add_semaphore(&first, &ports).unwrap();
-    ports.open(id);
-    tell(Command::AddSemaphore(id, first));
-    router.progress().unwrap();
-    let signal = ChannelTrigger { kind: TriggerKind::FLAG, semaphore: id.0, ..ChannelTrigger::default() };
-    fifo.write(0, |lap| signal.encode(lap).unwrap());
-    registry.remove_semaphore(id).unwrap();
-    tell(Command::RemoveSemaphore(id));
-    while ports.number(id).is_some() {
-        assert!(!deadline.expired(), "nothing is under way");
-        router.progress().unwrap();
-    }
+    let (context, _comm, [first, second]) = one_rank();
+    let mut service = Service::new(&context);
+    let id = service.add_semaphore(&first).unwrap();
+    service.router.progress().unwrap();
+    service.push(ChannelTrigger { kind: TriggerKind::FLAG, semaphore: id.0, ..ChannelTrigger::default() });
+    service.remove_semaphore(id);
+    service.give_up(id);
     context.settle();
-    let mut add = || registry.add_semaphore(&second, &ports).map(|(id, _)| id);
-    let refused = |added: crate::Result<_>| added.is_err_and(|error| error.kind() == ErrorKind::Exhausted);
-    assert!(refused(add()), "a request in the FIFO names it");
-    let trigger = consumer.poll().unwrap();
-    router.handle(0, &trigger).unwrap();
-    assert!(refused(add()), "the proxy may be dropping the request");
-    consumer.pop().unwrap();
-    assert_eq!((add().unwrap(), ports.dropped()), (id, 1));
-    ports.open(id);
-    tell(Command::AddSemaphore(id, second.clone()));
-    router.progress().unwrap();
-    ports.check(id).unwrap();
-    assert_eq!(ports.counters(id), PortCounters::default());
+    assert!(service.add_semaphore(&second).is_err_and(|error| is_exhausted(&error)), "a request names it");
+    service.handle();
+    let added = service.add_semaphore(&second);
+    assert!(added.is_err_and(|error| is_exhausted(&error)), "the proxy may be dropping the request");
+    service.consumer.pop().unwrap();
+    assert_eq!((service.add_semaphore(&second).unwrap(), service.ports.dropped()), (id, 1));
+    service.router.progress().unwrap();
+    service.ports.check(id).unwrap();
+    assert_eq!(service.ports.counters(id), PortCounters::default());
+}
+
+/// A put that names a removed memory must not reach the memory that is added next.
+#[test]
+fn a_memorys_number_is_free_only_once_no_channel_and_no_request_names_it() {
+    let (context, comm, [semaphore, _]) = one_rank();
+    let memories = [(); 2].map(|()| {
+        let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+        comm.register_memory(&buffer, Transport::CudaIpc).unwrap()
+    });
+    let mut service = Service::new(&context);
+    let id = service.add_semaphore(&semaphore).unwrap();
+    let memory = service.add_memory(&memories[0]).unwrap();
+    let channel = service.registry.port(id, memory, memory).unwrap();
+    service.push(ChannelTrigger {
+        kind: TriggerKind::DATA,
+        semaphore: id.0,
+        dst_id: memory.0,
+        src_id: memory.0,
+        size: 8,
+        ..ChannelTrigger::default()
+    });
+    service.remove_memory(memory);
+    context.settle();
+    let refused =
+        |service: &mut Service| service.add_memory(&memories[1]).is_err_and(|error| is_exhausted(&error));
+    service.router.progress().unwrap();
+    assert!(refused(&mut service), "a channel has it");
+    drop(channel);
+    context.settle();
+    assert!(refused(&mut service), "a request in the FIFO names it");
+    service.handle();
+    assert!(refused(&mut service), "the proxy may be reading the request");
+    let failure = service.ports.check(id).unwrap_err();
+    assert!(failure.message().contains("no memory 0"), "{failure}");
+    service.consumer.pop().unwrap();
+    assert_eq!(service.add_memory(&memories[1]).unwrap(), memory);
+}
+
+/// Requests that the first service has taken may be under way when it removes its last semaphore.
+#[test]
+fn a_connection_is_free_for_another_service_only_once_the_proxy_has_done_with_it() {
+    let (context, _comm, [first, second]) = one_rank();
+    let [mut one, mut other] = [(); 2].map(|()| Service::new(&context));
+    let id = one.add_semaphore(&first).unwrap();
+    one.push(ChannelTrigger { kind: TriggerKind::FLAG, semaphore: id.0, ..ChannelTrigger::default() });
+    one.handle();
+    one.consumer.pop().unwrap();
+    one.remove_semaphore(id);
+    let refused = |error: Error| error.message().contains("another proxy service");
+    assert!(other.add_semaphore(&second).is_err_and(refused), "the signal is held back");
+    one.give_up(id);
+    other.add_semaphore(&second).unwrap();
+    assert!(one.add_semaphore(&first).is_err_and(refused));
 }

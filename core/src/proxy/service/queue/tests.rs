@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::super::numbers::Numbers;
 use super::super::state::PortCounters;
 use super::*;
 use crate::bootstrap::{self, Bootstrap as _};
@@ -38,7 +39,8 @@ fn a_peer_that_has_left_is_no_error_before_something_is_asked_of_it() {
                 while connection.check("test").is_ok() {
                     assert!(!deadline.expired(), "the peer has not left");
                 }
-                let queue = || ConnectionQueue::new(&connection, Ports::new(&context, me, 1).unwrap());
+                let claim = Arc::new(connection.claim().unwrap());
+                let queue = || ConnectionQueue::new(claim.clone(), Ports::new(&context, me, 1).unwrap());
                 let trigger = ChannelTrigger {
                     kind: TriggerKind::FLAG,
                     dst_id: 0,
@@ -129,9 +131,11 @@ impl Gated {
         let tables =
             Tables { memories: memories.map(Some).into(), routes: vec![Some(Route { queue: 0, semaphore })] };
         let ports = Ports::new(context, 0, 2).unwrap();
-        let mut queue = ConnectionQueue::new(&connection, ports.clone());
+        let claim = Arc::new(connection.claim().unwrap());
+        let mut queue = ConnectionQueue::new(claim, ports.clone());
+        let mut numbers = Numbers::new(context, 2);
         for id in [KEPT, REMOVED] {
-            ports.open(id);
+            ports.open(id, numbers.take(0..0).unwrap());
             queue.add(id);
         }
         let gate = Arc::new(PinnedBuffer::new(context, 8).unwrap());
