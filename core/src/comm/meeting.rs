@@ -137,4 +137,14 @@ mod tests {
             sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect();
         assert_eq!(told, [(1, Err(2)), (3, Err(2))]);
     }
+
+    /// It is another program, or a group of another size.
+    #[test]
+    fn an_answer_has_the_words_of_all_ranks() {
+        let answer = encode_answer(&Ok(vec![vec![1], vec![2, 3]]));
+        assert_eq!(decode_answer(&answer, 2), Ok(Ok(vec![vec![1], vec![2, 3]])));
+        for ranks in [0, 1, 3] {
+            assert!(decode_answer(&answer, ranks).is_err(), "{ranks}");
+        }
+    }
 }

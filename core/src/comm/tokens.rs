@@ -235,4 +235,40 @@ mod tests {
         drop(pool.claim().unwrap());
         assert_eq!(lock(&pool.free).len(), 1);
     }
+
+    /// A word on its way to the former user of a slot then most probably finds nobody there.
+    #[test]
+    fn a_slot_rests_as_long_as_possible() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let pool = TokenPool::new(&context, Side::Host, 3).unwrap();
+        let [first, second] = [(); 2].map(|()| pool.claim().unwrap());
+        drop(second);
+        drop(first);
+        assert_eq!([(); 3].map(|()| pool.claim().unwrap()).map(|slot| slot.slot), [2, 1, 0]);
+    }
+
+    struct Asks(std::sync::Weak<Tokens>, std::sync::mpsc::Sender<bool>);
+
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            let pool = self.0.upgrade().and_then(|tokens| tokens.pool(Side::Device).ok());
+            self.1.send(pool.is_some()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_while_a_pool_is_made_may_ask_for_a_slot() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let tokens = Tokens::new(context.clone(), 1);
+        let (asking, answer) = (Arc::downgrade(&tokens), std::sync::mpsc::channel());
+        let stream = crate::gpu::Stream::new(&context).unwrap();
+        stream.retain(Arc::new(Asks(asking, answer.0))).unwrap();
+        let making = std::thread::spawn(move || (tokens.pool(Side::Device).unwrap(), tokens));
+        let answered = answer.1.recv_timeout(Duration::from_secs(20));
+        assert_eq!(answered, Ok(true), "it waits for a lock of the thread that it runs on");
+        let (pool, tokens) = making.join().unwrap();
+        assert!(Arc::ptr_eq(&pool, &tokens.pool(Side::Device).unwrap()), "there is one");
+    }
 }

@@ -163,8 +163,12 @@ impl Disposal {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::deadline::Deadline;
     use crate::error::Error;
+    use crate::gpu::{PinnedBuffer, Stream};
     use crate::sync::{AtomicUsize, Ordering};
 
     /// Memory that could not be closed is still there for whoever waits until it is not.
@@ -182,5 +186,35 @@ mod tests {
         };
         assert_eq!(dispose(Err(Error::usage("test", "on purpose"))), 0);
         assert_eq!(dispose(Ok(())), 1);
+    }
+
+    /// Whoever waits until nothing is left finds it freed, and what follows done.
+    #[test]
+    fn an_item_counts_until_it_was_freed_and_what_follows_has_run() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
+        for busy in [0, 1] {
+            let look = || {
+                let (context, seen) = (context.clone(), seen.clone());
+                move || lock(&seen).push(context.unreaped())
+            };
+            let (action, then) = (look(), look());
+            let stream = Stream::new(&context).unwrap();
+            if busy == 1 {
+                stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+            }
+            let action: Action = Box::new(move |_| {
+                action();
+                Ok(())
+            });
+            context.dispose_then(Users::OWN, action, Box::new(then));
+            let early = lock(&seen).len();
+            word.memory().word64(0).unwrap().store(busy, Ordering::Release);
+            stream.synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
+            assert_eq!((early, context.unreaped()), (if busy == 1 { 0 } else { 2 }, 0));
+            assert_eq!(std::mem::take(&mut *lock(&seen)), [1, 1]);
+        }
     }
 }

@@ -109,6 +109,7 @@ mod models {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::gpu::{Context, Device, Driver};
 
     #[test]
     fn several_free_or_several_enqueue() {
@@ -124,5 +125,16 @@ mod tests {
         drop(second);
         assert!(gate.try_enqueue().is_some());
         assert!(gate.try_free().is_some());
+    }
+
+    /// It may be the user's code.
+    #[test]
+    fn what_follows_a_freeing_may_launch() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let gate = context.slot::<Arc<Gate>>().clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        context.once_quiet(move || tell.send(gate.try_enqueue().is_some()).unwrap());
+        assert_eq!(told.try_recv(), Ok(true), "a launch would wait for the thread that it runs on");
     }
 }

@@ -111,6 +111,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::{Device, Driver, Hooks};
+    use crate::sync::{AtomicUsize, Ordering};
 
     thread_local! {
         static QUEUED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
@@ -159,5 +160,62 @@ mod tests {
         let releases = lock(&releases.0);
         assert!(releases.len() == 1 && releases[0] != thread::current().id(), "{releases:?}");
         assert!(Context::existing(&device).is_none());
+    }
+
+    /// It drops values of the user's, whose own drops may reap.
+    #[test]
+    fn a_keeper_may_reap_and_is_forgotten_once_it_is_gone() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let device = Device::new(&driver, 0).unwrap();
+        let context = Context::new(&device).unwrap();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        context.reap_also(move || {
+            let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            if first {
+                Context::existing(&device).expect("it is being reaped").reap();
+            }
+            first
+        });
+        let (done, reaped) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            (0..3).for_each(|_| context.reap());
+            done.send(()).unwrap();
+        });
+        let reaped = reaped.recv_timeout(std::time::Duration::from_secs(20));
+        assert!(reaped.is_ok(), "it waits for a lock of the thread that it runs on");
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "the second call said that it is gone");
+    }
+
+    struct Dropped(Arc<AtomicUsize>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// They are its parent's.
+    #[test]
+    fn a_forked_child_drops_none_of_the_items_that_wait() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        Released::new(&context, Arc::new(Dropped(dropped.clone()))).defer();
+        // SAFETY: the child takes only locks that no other thread knows, allocates (glibc allows it after fork), and leaves with
+        // _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            context.reap();
+            let code = 7 + i32::try_from(dropped.load(Ordering::Relaxed)).unwrap_or(1);
+            // SAFETY: _exit is async-signal-safe.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: `child` is ours and `status` is a live output.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 7, "the child dropped what its parent keeps");
+        context.reap();
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
     }
 }

@@ -392,3 +392,29 @@ fn devices_of_one_process_share_memory_that_can_be_opened_to_them() {
     let error = sent(&ranks[0], &ranks[1], &shared).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
+
+/// Of its owner's addresses, which are none of this process: it may be mapped elsewhere, or nowhere.
+#[test]
+fn a_place_in_a_peers_memory_is_aligned_as_it_is_for_the_peer() {
+    let ranks = communicators();
+    let exchange = ranks[0].exchange();
+    for begin in [0, 4, 8, 20] {
+        let wire = MemoryWire {
+            transports: Transports::CUDA_IPC,
+            rights: Rights::READ_WRITE,
+            process: 77,
+            allocation: 1,
+            total: 4096,
+            offset: begin,
+            len: 64,
+            way: Way::Unmapped,
+            region: None,
+            keys: Vec::new(),
+        };
+        let offer = Offer { body: wire.encode(), fds: Vec::new(), holds: Vec::new() };
+        let memory = import(exchange, 1, offer).unwrap();
+        let remote = memory.remote().unwrap().0;
+        let aligned = |offset| remote.is_aligned(offset);
+        assert_eq!([0, 4, 8].map(aligned), [begin % 8 == 0, begin % 8 == 4, begin % 8 == 0], "{begin}");
+    }
+}

@@ -326,4 +326,26 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!((status, word(&memory, index)), (0, serial));
     }
+
+    #[derive(Debug, Default)]
+    struct Noted(Mutex<Vec<u64>>);
+
+    impl Holder for Noted {
+        fn forget(&self, allocation: u64) {
+            lock(&self.0).push(allocation);
+        }
+    }
+
+    #[test]
+    fn whoever_keeps_something_about_memory_is_told_once_before_it_is_freed() {
+        let noted = Arc::new(Noted::default());
+        let (holder, gone): (Arc<dyn Holder>, Arc<dyn Holder>) = (noted.clone(), Arc::new(Noted::default()));
+        let memory = SharedMemory::allocate(100).unwrap();
+        let (allocation, clone) = (memory.allocation(), memory.clone());
+        [&holder, &gone, &holder].into_iter().for_each(|holder| memory.add_holder(holder));
+        drop((memory, gone));
+        assert_eq!(*lock(&noted.0), [0; 0], "a clone is the same memory");
+        drop(clone);
+        assert_eq!(*lock(&noted.0), [allocation]);
+    }
 }

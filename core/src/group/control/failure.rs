@@ -234,3 +234,29 @@ impl AbortListener for Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::group::links::tests::recorded;
+    use crate::net::heartbeat::Monitor;
+
+    /// Its peers have closed their links meanwhile.
+    #[test]
+    fn a_rank_that_did_not_run_for_so_long_that_others_gave_it_up_blames_nobody() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        for (gap, blamed) in [(PATIENCE / 2, 2), (PATIENCE, 0)] {
+            let (links, _recorders) = recorded(3);
+            let control = links[0].control();
+            {
+                let mut state = lock(&control.state);
+                state.watch = Monitor::new(Some(PATIENCE));
+                state.watch.look(Instant::now() + gap, std::iter::empty());
+            }
+            control.lose(2, "it has gone");
+            assert_eq!(control.abort().cause().and_then(|cause| cause.rank), Some(blamed), "{gap:?}");
+        }
+    }
+}

@@ -36,7 +36,7 @@ fn one_rank() -> (Context, Communicator, [Host2DeviceSemaphore; 2]) {
     (context, comm, semaphores.map(|semaphore| semaphore.get().unwrap()))
 }
 
-/// A service with one number of each kind, of which the test is the proxy.
+/// A service with few numbers, of which the test is the proxy.
 struct Service {
     fifo: Fifo,
     consumer: FifoConsumer,
@@ -50,9 +50,13 @@ struct Service {
 
 impl Service {
     fn new(context: &Context) -> Self {
-        let (fifo, ports) = (Fifo::new(context, 4).unwrap(), Ports::new(context, 0, 1).unwrap());
+        Self::with(context, 1)
+    }
+
+    fn with(context: &Context, semaphores: usize) -> Self {
+        let (fifo, ports) = (Fifo::new(context, 4).unwrap(), Ports::new(context, 0, semaphores).unwrap());
         let consumer = fifo.consumer().unwrap();
-        let registry = Registry::new(context, 1, 1, vec![fifo.clone()]);
+        let registry = Registry::new(context, semaphores, 1, vec![fifo.clone()]);
         let ((commands, received), sent) = (mpsc::channel(), Arc::new(AtomicU64::new(0)));
         let router = Router::new(received, sent.clone(), ports.clone(), 4);
         Self { fifo, consumer, ports, registry, router, commands, sent, pushed: 0 }
@@ -187,4 +191,37 @@ fn a_connection_is_free_for_another_service_only_once_the_proxy_has_done_with_it
     one.give_up(id);
     other.add_semaphore(&second).unwrap();
     assert!(one.add_semaphore(&first).is_err_and(refused));
+}
+
+#[test]
+fn connections_are_spread_over_the_proxies_and_each_has_one() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
+    let comm = Communicator::new(&bootstrap::local(1)[0], &context, config, soon()).unwrap();
+    let connections = [0, 1, 2].map(|tag| comm.connect(0, tag, Transport::CudaIpc).unwrap());
+    let semaphores = [(0, 0), (0, 1), (1, 2), (0, 3), (2, 4)]
+        .map(|(index, tag)| comm.build_host2device_semaphore(&connections[index], tag).unwrap());
+    comm.setup(soon()).unwrap();
+    let fifos = [(); 2].map(|()| Fifo::new(&context, 4).unwrap());
+    let mut registry = Registry::new(&context, 5, 1, fifos.into());
+    // A connection is claimed as long as anybody holds what was added.
+    let added = semaphores.map(|semaphore| registry.add_semaphore(&semaphore.get().unwrap()).unwrap());
+    assert_eq!(added.map(|added| added.shard), [0, 0, 1, 0, 0]);
+}
+
+/// Its semaphores were removed, and another one comes before the proxy has looked at its queues again.
+#[test]
+fn a_connection_that_has_failed_begins_anew_with_its_next_semaphore() {
+    let (context, _comm, [first, second]) = one_rank();
+    let mut service = Service::with(&context, 2);
+    let id = service.add_semaphore(&first).unwrap();
+    // A put into memory that nobody has added.
+    service.push(ChannelTrigger { kind: TriggerKind::DATA, semaphore: id.0, ..ChannelTrigger::default() });
+    service.handle();
+    service.ports.check(id).unwrap_err();
+    service.remove_semaphore(id);
+    let next = service.add_semaphore(&second).unwrap();
+    service.router.progress().unwrap();
+    service.ports.check(next).unwrap();
 }

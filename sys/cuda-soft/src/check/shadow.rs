@@ -250,6 +250,7 @@ impl Cell {
 mod tests {
     use super::*;
     use crate::check::access::Why;
+    use crate::check::history::{KEPT, Write};
     use crate::check::stamp::{Stamp, WorkId};
 
     const HERE: Object = Object::Driver(7);
@@ -307,6 +308,46 @@ mod tests {
         shadow.forget(HERE, PAGE - 2, 8);
         assert!(shadow.holds(HERE, PAGE - 4, &[7; 2]) && !shadow.holds(HERE, PAGE - 2, &[7]));
         assert!(!shadow.holds(HERE, PAGE + 5, &[7]) && shadow.holds(HERE, PAGE + 6, &[7; 2]));
+    }
+
+    fn strong_write(shadow: &mut Shadow, at: u64, size: u32, value: u64) {
+        let history = shadow.history_of_write(HERE, at, size);
+        if history.size() != size {
+            history.restart(size, None);
+        }
+        history.add(history.len(), Write { value, ..Write::default() }, KEPT);
+    }
+
+    #[test]
+    fn what_a_copy_reads_has_settled_wherever_in_a_word_it_begins_or_ends() {
+        for (from, len, settled) in [
+            (8, 8, true),
+            (12, 4, true),
+            (8, 1, true),
+            (4, 5, true),
+            (15, 20, true),
+            (0, 8, false),
+            (16, 8, false),
+        ] {
+            let mut shadow = Shadow::default();
+            (1..=3).for_each(|value| strong_write(&mut shadow, 8, 8, value));
+            shadow.settle(HERE, from, len);
+            let kept = shadow.history(HERE, 8).map(|history| history.len());
+            assert_eq!(kept, Some(if settled { 1 } else { 3 }), "{len} bytes from {from}");
+        }
+    }
+
+    /// Otherwise a value that the host wrote would count as a kernel's, if a kernel has once written the same.
+    #[test]
+    fn no_strong_write_is_left_where_the_host_has_written() {
+        for (at, size) in [(8, 8), (12, 4), (8, 1)] {
+            let mut shadow = Shadow::default();
+            strong_write(&mut shadow, 8, 8, 1);
+            strong_write(&mut shadow, 16, 8, 1);
+            shadow.host_wrote(HERE, at, size);
+            assert!(shadow.history(HERE, 8).is_none(), "{size} bytes at {at}");
+            assert!(shadow.history(HERE, 16).is_some_and(|history| history.last(1, 8).is_some()));
+        }
     }
 
     #[test]

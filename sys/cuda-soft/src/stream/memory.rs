@@ -73,7 +73,7 @@ pub(crate) enum MemoryOp {
     Write {
         /// Address.
         addr: u64,
-        /// Value.
+        /// Value. The upper half of one of 4 bytes is zero.
         value: u64,
         /// Size of the value.
         width: u8,
@@ -208,8 +208,7 @@ fn tell(
         }
         MemoryOp::Write { addr, value, width } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
-            let value = if *width == 4 { *value & u64::from(u32::MAX) } else { *value };
-            warp.wrote(state, spot, value, Semantics::Release, Scope::Sys).map_err(raced)
+            warp.wrote(state, spot, *value, Semantics::Release, Scope::Sys).map_err(raced)
         }
         MemoryOp::Wait { addr, width, .. } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };

@@ -97,3 +97,13 @@ fn atomic_operations_miss_no_other() {
         }],
     }]);
 }
+
+#[test]
+fn no_write_comes_between_what_an_atomic_operation_reads_and_what_it_writes() {
+    run(&[Litmus {
+        name: "an addition and a store",
+        threads: &["atom.relaxed.SCOPE.global.add.u32 %r0, [%x], 1;", "st.relaxed.SCOPE.global.u32 [%x], 5;"],
+        seen: &[Register(0, 0), Word(0)],
+        forms: &[Form { name: "", fills: &[], allowed: &[&[0, 5], &[5, 6]] }],
+    }]);
+}

@@ -123,6 +123,57 @@ fn what_a_kernel_wrote_by_weak_stores_is_not_the_hosts() {
     assert!(unordered(|devices| devices.launch(&store("weak", 4096, 0), 0, 1, 1)) > 0);
 }
 
+/// By an operation on eight bytes, of which device 1 then reads four.
+#[test]
+fn what_a_kernel_wrote_by_an_atomic_operation_is_not_the_hosts() {
+    let exchange = ".version 7.7
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 memory, .param .u32 device)
+{
+    .reg .u64 %data, %old;
+    ld.param.u64 %data, [memory];
+    atom.exch.relaxed.sys.global.b64 %old, [%data+4096], 0;
+    ret;
+}
+";
+    let found = unordered(|devices| {
+        devices.enter(0);
+        // SAFETY: the memory is alive until the devices are dropped.
+        ok(unsafe { (devices.table.cuMemsetD32Async)(devices.data + 4096, 7, 2, devices.streams[0]) });
+        devices.launch(exchange, 0, 1, 1);
+    });
+    assert!(found > 0);
+}
+
+/// A copy moves long ranges in several steps.
+#[test]
+fn a_copy_races_with_a_store_anywhere_in_its_source_and_destination() {
+    const HALF: u64 = 512 << 10;
+    const LEN: usize = 400 << 10;
+    for (offset, race) in [
+        (0, true),
+        (300 << 10, true),
+        (LEN as u64 - 4, true),
+        (LEN as u64, false),
+        (HALF + (300 << 10), true),
+        (HALF + LEN as u64, false),
+    ] {
+        let mut devices = Devices::new();
+        let before = cuda_soft::races().len();
+        devices.enter(0);
+        // SAFETY: the output is a local. The memory ends with the context.
+        ok(unsafe { (devices.table.cuMemAlloc_v2)(&raw mut devices.data, 2 * HALF as usize) });
+        devices.launch(&store("weak", offset as u32, 7), 1, 1, 1);
+        devices.enter(0);
+        let (from, to) = (devices.data, devices.data + HALF);
+        // SAFETY: both ranges are in the memory.
+        let code = unsafe { (devices.table.cuMemcpyDtoDAsync_v2)(to, from, LEN, devices.streams[0]) };
+        assert!(code == CUresult::CUDA_SUCCESS || race, "{code:?}");
+        assert_eq!(!devices.finish(before).is_empty(), race, "a store at {offset}");
+    }
+}
+
 /// The host's own word orders what the host knows, also where a fill was before, and when a kernel has written since.
 #[test]
 fn what_the_host_wrote_over_a_fill_is_the_hosts() {

@@ -81,4 +81,47 @@ READ:
             ),
         ],
     },
+    Program {
+        name: "two relaxed loads that see one fence, and an acquire of the second word that sees another store",
+        body: "
+    setp.eq.u32 %p0, %block, 1;
+    @%p0 bra AGAIN;
+    setp.eq.u32 %p0, %block, 2;
+    @%p0 bra READ;
+    st.weak.global.u32 [%data], 7;
+    fence.acq_rel.gpu;
+    st.relaxed.gpu.global.u32 [%flag], 1;
+    st.relaxed.gpu.global.u32 [%flag+128], 1;
+    bra DONE;
+AGAIN:
+    ld.relaxed.gpu.global.u32 %r0, [%flag+256];
+    setp.ne.u32 %p1, %r0, 2;
+    @%p1 bra AGAIN;
+    st.relaxed.gpu.global.u32 [%flag+128], 2;
+    st.release.gpu.global.u32 [%flag+384], 2;
+    bra DONE;
+READ:
+    ld.relaxed.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra READ;
+NEXT:
+    ld.relaxed.gpu.global.u32 %r0, [%flag+128];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra NEXT;
+    st.relaxed.gpu.global.u32 [%flag+256], 2;
+LAST:
+    ld.acquire.gpu.global.u32 %r0, [%flag+384];
+    setp.ne.u32 %p1, %r0, 2;
+    @%p1 bra LAST;
+    ld.acquire.gpu.global.u32 %r0, [%flag+128]; // again
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 3,
+        block: 1,
+        plants: &[
+            ("fence.acq_rel.gpu;", ""),
+            ("ld.acquire.gpu.global.u32 %r0, [%flag+128]; // again", ""),
+            ("[%flag+128]; // again", "[%flag+512];"),
+        ],
+    },
 ];

@@ -237,3 +237,31 @@ fn memory_that_is_freed_and_allocated_again_is_new() {
     });
     assert_eq!(found, 0);
 }
+
+/// The host has seen a word of a kernel's, and then launches one that reads what the first wrote.
+#[test]
+fn the_host_knows_what_a_kernel_told_it_only_if_the_scopes_of_fence_and_store_include_it() {
+    for (fence, write, race) in
+        [("sys", "sys", false), ("gpu", "sys", true), ("sys", "gpu", true), ("sys", "cta", true)]
+    {
+        let found = races(|devices| {
+            let mut pinned = ptr::null_mut();
+            devices.enter(0);
+            // SAFETY: the output is a local, and the memory one aligned word.
+            ok(unsafe { (devices.table.cuMemHostAlloc)(&raw mut pinned, 4, 3) });
+            // SAFETY: alive, because nobody frees it.
+            let word = unsafe { &*pinned.cast::<std::sync::atomic::AtomicU32>() };
+            word.store(0, std::sync::atomic::Ordering::SeqCst);
+            let tell = format!(
+                "mov.u64 %data, {};\n    fence.acq_rel.{fence};\n    st.relaxed.{write}.global.u32 [%data], 1;",
+                pinned as u64
+            );
+            devices.launch(&TELL.replace("st.release.sys.global.u32 [%data+4096], 1;", &tell), 0, 1, 1);
+            while word.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            devices.launch(READ, 1, 1, 1);
+        });
+        assert_eq!(found > 0, race, "a fence of scope {fence}, a store of {write}");
+    }
+}

@@ -36,11 +36,11 @@ fn a_rank_that_waits_frees_what_waited_for_its_work() {
 fn so_it_does_for_a_rank_that_has_loaded_the_driver_itself() {
     let (leaves, stays) = (context(&driver(), 0), context(&driver(), 5));
     let stream = Stream::new(&stays).unwrap();
-    let buffer = GpuBuffer::with_options(&leaves, 64, FD).unwrap();
-    buffer.allow(stays.device()).unwrap();
+    let buffers = [(); 2].map(|()| GpuBuffer::with_options(&leaves, 64, FD).unwrap());
+    buffers.iter().for_each(|buffer| buffer.allow(stays.device()).unwrap());
     let gate = Gate::close(&stream);
     let device = leaves.device().clone();
-    drop(buffer);
+    drop(buffers);
     drop(leaves);
     assert!(Context::existing(&device).is_some());
     gate.open();
@@ -145,6 +145,32 @@ fn what_is_dropped_as_work_ends_is_not_forgotten() {
         });
         *ends.seen.lock().unwrap() = Some(Seen { gate: gate.clone(), go, cleaned });
         drop((memory, leaves));
+    });
+    assert!(Context::existing(&device).is_none(), "neither the drop nor the wait freed it");
+}
+
+/// The rank that works has not been told yet to look at what waits for it, and does not.
+#[test]
+fn what_is_dropped_as_work_of_a_rank_with_a_driver_of_its_own_ends_is_not_forgotten() {
+    let ends = Arc::new(Ends { dropping: thread::current().id(), seen: Mutex::default() });
+    let (leaves, stays) = (context(&driver(), 0), context(&driver().with_hooks(ends.clone()), 5));
+    let buffer = GpuBuffer::with_options(&leaves, 64, FD).unwrap();
+    buffer.allow(stays.device()).unwrap();
+    let stream = Stream::new(&stays).unwrap();
+    let word = Arc::new(PinnedBuffer::new(&context(&driver(), 5), 8).unwrap());
+    let gate = Arc::new(Gate { slice: word.slice(..).unwrap(), word });
+    stream.wait_value64(&gate.slice, 1).unwrap();
+    let device = leaves.device().clone();
+    let (go, went) = channel();
+    let (done, cleaned) = channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            went.recv().unwrap();
+            stream.synchronize(SOON).unwrap();
+            let _ = done.send(());
+        });
+        *ends.seen.lock().unwrap() = Some(Seen { gate: gate.clone(), go, cleaned });
+        drop((buffer, leaves));
     });
     assert!(Context::existing(&device).is_none(), "neither the drop nor the wait freed it");
 }

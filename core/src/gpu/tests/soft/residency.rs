@@ -68,13 +68,15 @@ impl Hooks for Fails {
 
 #[test]
 fn a_launch_whose_turn_failed_takes_another() {
-    for function in ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"] {
+    let functions = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"];
+    for (function, dropped) in functions.into_iter().flat_map(|name| [(name, false), (name, true)]) {
         let calls = Arc::new(Fails(function, AtomicUsize::new(0)));
         let context = Context::new(&Device::new(&driver().with_hooks(calls.clone()), 6).unwrap()).unwrap();
         let rooms = [6, 6].map(|blocks| context.reserve("test", (blocks, 10), false, None).unwrap());
         let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
         rooms[0].take_turn(&first).unwrap();
         let gate = Gate::close(&first);
+        let first = (!dropped).then_some(first);
         calls.1.store(1, Ordering::Relaxed);
         rooms[1].take_turn(&second).unwrap_err();
         assert!(second.is_idle().unwrap(), "{function}: nothing stands before it yet");
@@ -82,7 +84,8 @@ fn a_launch_whose_turn_failed_takes_another() {
         assert!(!second.is_idle().unwrap(), "{function}: it stands behind the first launch");
         gate.open();
         second.synchronize(SOON).unwrap();
-        first.synchronize(SOON).unwrap();
+        drop(first);
+        context.settle();
     }
 }
 
@@ -125,4 +128,67 @@ fn a_drop_does_not_wait_for_a_launch_that_is_held_up() {
     gate.open();
     second.synchronize(SOON).unwrap();
     context.settle();
+}
+
+/// Only an event of ours still stands for its work.
+#[test]
+fn a_crowded_launch_stands_behind_the_work_of_a_stream_that_its_owner_has_destroyed() {
+    let context = Context::new(&Device::new(&driver(), 6).unwrap()).unwrap();
+    let rooms = [6, 6].map(|blocks| context.reserve("test", (blocks, 10), false, None).unwrap());
+    let second = Stream::new(&context).unwrap();
+    let (table, mut raw) = (*context.driver().table(), std::ptr::null_mut());
+    let _entered = context.enter().unwrap();
+    // SAFETY: `raw` is a live output.
+    assert_eq!(unsafe { (table.cuStreamCreate)(&raw mut raw, 1) }, CUresult::CUDA_SUCCESS);
+    // SAFETY: destroyed below, once the wrapper is gone.
+    let first = unsafe { Stream::from_raw(&context, raw) };
+    rooms[0].take_turn(&first).unwrap();
+    let gate = Gate::close(&first);
+    drop(first);
+    // SAFETY: nobody uses the handle any more.
+    assert_eq!(unsafe { (table.cuStreamDestroy_v2)(raw) }, CUresult::CUDA_SUCCESS);
+    rooms[1].take_turn(&second).unwrap();
+    assert!(!second.is_idle().unwrap(), "the first launch has not ended");
+    gate.open();
+    second.synchronize(SOON).unwrap();
+    context.settle();
+}
+
+type Then = Box<dyn FnOnce() + Send>;
+
+/// Counts waits for events, and does something before the next event is made.
+#[derive(Default)]
+struct Meanwhile {
+    waits: AtomicUsize,
+    then: Mutex<Option<Then>>,
+}
+
+impl Hooks for Meanwhile {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        let then = (function == "cuEventCreate").then(|| self.then.lock().unwrap().take()).flatten();
+        if let Some(then) = then {
+            then();
+        }
+        self.waits.fetch_add(usize::from(function == "cuStreamWaitEvent"), Ordering::Relaxed);
+        None
+    }
+}
+
+/// Two threads launch at once: the turn that began first ends last.
+#[test]
+fn a_turn_that_another_has_overtaken_spares_the_next_launch_nothing() {
+    let meanwhile = Arc::new(Meanwhile::default());
+    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
+    let reserve = || Arc::new(context.reserve("test", (6, 10), false, None).unwrap());
+    let (rooms, streams) = ([reserve(), reserve()], [(); 2].map(|()| Stream::new(&context).unwrap()));
+    rooms[0].take_turn(&streams[0]).unwrap();
+    rooms[1].take_turn(&streams[1]).unwrap();
+    let (room, stream) = (rooms[1].clone(), streams[1].clone());
+    *meanwhile.then.lock().unwrap() = Some(Box::new(move || room.take_turn(&stream).unwrap()));
+    rooms[0].take_turn(&streams[0]).unwrap();
+    assert!(meanwhile.then.lock().unwrap().is_none(), "nothing came between");
+    let before = meanwhile.waits.load(Ordering::Relaxed);
+    rooms[0].take_turn(&streams[0]).unwrap();
+    let waits = meanwhile.waits.load(Ordering::Relaxed) - before;
+    assert_eq!(waits, 1, "the launch on the other stream may be on the device");
 }

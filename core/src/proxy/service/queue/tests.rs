@@ -222,3 +222,49 @@ fn requests_that_wait_for_room_are_served_although_what_they_name_is_removed() {
         assert_eq!((end.ports.counters(KEPT), end.ports.dropped()), (counted, 0));
     });
 }
+
+/// A removed semaphore waits until its last request is made, not only until that is the next.
+#[test]
+fn a_number_is_given_back_only_behind_the_last_request_that_waited_for_room() {
+    gated(2, |end| {
+        [1, 2].into_iter().for_each(|number| end.put(number, TriggerKind::DATA, 16));
+        end.queue.remove(REMOVED);
+        end.queue.progress();
+        assert_eq!(end.queue.deferred.len(), 1, "there was no room");
+        assert!(matches!(end.queue.leaving[..], [(Leaving::Waiting(2), _)]), "{:?}", end.queue.leaving);
+        end.open.send(()).unwrap();
+        end.finish();
+        assert!(end.ports.number(REMOVED).is_none());
+    });
+}
+
+/// Removed before, removed afterwards, and added afterwards.
+#[test]
+fn a_queue_that_has_failed_keeps_no_number_and_tells_everybody() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
+    let comm = Communicator::new(&bootstrap::local(1)[0], &context, config, soon()).unwrap();
+    let connection = comm.connect(0, 0, Transport::CudaIpc).unwrap();
+    comm.setup(soon()).unwrap();
+    let ports = Ports::new(&context, 0, 3).unwrap();
+    let claim = Arc::new(connection.get().unwrap().claim().unwrap());
+    let mut queue = ConnectionQueue::new(claim, ports.clone());
+    let mut numbers = Numbers::new(&context, 3);
+    let [leaving, present, later] = [0, 1, 2].map(SemaphoreId);
+    [leaving, present, later].into_iter().for_each(|id| ports.open(id, numbers.take(0..1).unwrap()));
+    [leaving, present].into_iter().for_each(|id| queue.add(id));
+    let request = Request { position: 0, trigger: ChannelTrigger::default() };
+    queue.deferred.push_back(Deferred::new(request, &Tables::default()));
+    queue.remove(leaving);
+    assert!(queue.is_leaving() && ports.number(leaving).is_some(), "a request may need it");
+    queue.fail(&Error::usage("test", "on purpose"), true);
+    assert!(!queue.is_leaving() && ports.number(leaving).is_none(), "no request is left");
+    assert!(ports.check(present).is_err() && ports.number(present).is_some());
+    queue.remove(present);
+    assert!(ports.number(present).is_none());
+    queue.add(later);
+    assert!(ports.check(later).is_err(), "its kernels would wait for ever");
+    queue.remove(later);
+    assert!(queue.is_spent() && ports.number(later).is_none());
+}

@@ -303,6 +303,22 @@ fn signals_that_wake_never_run_out() {
     });
 }
 
+/// However often it is tried while the queue is full, it takes one receive.
+#[test]
+fn a_signal_that_waits_for_room_takes_no_receives_meanwhile() {
+    with_ends(&endpoint().with_ib_signal(IbSignal::Immediate).with_max_outstanding(2), |rig| {
+        rig.hold();
+        (0..QUEUE as usize).for_each(|at| assert!(rig.write(64 + at, at, LARGE)));
+        assert!(rig.signal(1));
+        for _ in 0..600 {
+            rig.near.set.progress();
+        }
+        rig.release();
+        rig.flush();
+        assert_eq!(rig.theirs.memory().word64(0).unwrap().load(Ordering::Acquire), 1);
+    });
+}
+
 /// Each region and each memory of the peer's is held as long as a request needs it, and once.
 #[test]
 fn all_memory_of_requests_is_held_and_each_once() {

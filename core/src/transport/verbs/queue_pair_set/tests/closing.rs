@@ -164,3 +164,36 @@ fn a_failure_is_told_also_where_a_nic_holds_more_than_it_was_asked_for() {
         assert!(told.contains("refused the access"), "{told}");
     });
 }
+
+/// It fails once its owner has gone, and is gone itself when somebody asks.
+#[test]
+fn what_a_dropped_connection_loses_is_told_to_who_closes_the_communicator() {
+    with_ends(&endpoint(), |rig| {
+        let (set, numbers) = (rig.near.set.clone(), rig.numbers.clone());
+        rig.hold();
+        assert!(rig.write(0, 0, LARGE));
+        drop(rig);
+        set.unserved(&Error::new(ErrorKind::Internal, "x", "no thread"));
+        numbers.into_iter().for_each(standin::release);
+        let (gone, outstanding) = (Arc::downgrade(&set), set.outstanding.clone());
+        drop(set);
+        wait_for("it stays", || gone.strong_count() == 0);
+        let told = outstanding.wait(|| Ok(()), soon());
+        assert!(told.is_err_and(|lost| lost.to_string().contains("no thread")), "closing says nothing");
+    });
+}
+
+#[test]
+fn a_stream_does_not_wait_for_a_connection_that_has_failed_before() {
+    with_ends(&endpoint(), |rig| {
+        rig.hold();
+        rig.begin();
+        let mark = rig.near.set.mark();
+        rig.near.set.unserved(&Error::new(ErrorKind::Internal, "x", "no thread"));
+        let event = Event::new(rig.comm.context()).unwrap();
+        rig.near.set.record(&event, mark).unwrap();
+        rig.release();
+        event.synchronize(soon()).unwrap();
+        assert!(rig.resources.wait_streams.count() > 0, "the stream that it waited by stays lent");
+    });
+}
