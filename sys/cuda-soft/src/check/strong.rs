@@ -246,7 +246,8 @@ impl Warp {
             None => history.size() == spot.size,
         };
         if !known {
-            let first = chance.is_some().then_some(before).flatten().map(|value| {
+            // An update passes on what the value before it published, and weak loads may return that value.
+            let first = before.filter(|_| chance.is_some() || write.update).map(|value| {
                 let published = if hosts { Published::from(by_host(host)) } else { Published::default() };
                 Write { value, published, ..Write::default() }
             });

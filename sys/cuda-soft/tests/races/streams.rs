@@ -4,7 +4,7 @@ use std::ptr;
 
 use cuda_driver_sys::{CUevent, CUresult};
 
-use crate::device::{Devices, ok, races};
+use crate::device::{Devices, ok, races, races_on_host};
 
 const READ: &str = "    ld.weak.global.u32 %r0, [%data];";
 
@@ -139,6 +139,40 @@ fn a_kernel_starts_in_each_of_its_threads() {
             devices.launch(&tell(block, thread), 0, 2, 64);
         });
         assert!(found.is_empty(), "block {block}, thread {thread}: {found:?}");
+    }
+}
+
+/// The host's word publishes what the host knows. An atomic operation on it passes that on, a store over it does not.
+#[test]
+fn an_update_of_the_hosts_word_passes_on_what_the_host_knows() {
+    for (update, race) in [
+        ("atom.add.relaxed.sys.global.u32 %r0, [%flag], 1;", false),
+        ("red.add.relaxed.sys.global.u32 [%flag], 1;", false),
+        ("st.relaxed.sys.global.u32 [%flag], 2;", true),
+    ] {
+        let text = format!(
+            "
+    setp.ne.u32 %p0, %block, 0;
+    @%p0 bra READ;
+UPDATE:
+    ld.relaxed.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 1;
+    @%p0 bra UPDATE;
+    {update}
+    bra DONE;
+READ:
+    ld.acquire.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 2;
+    @%p0 bra READ;
+    ld.weak.global.u32 %r0, [%data];"
+        );
+        let found = races_on_host(|devices| {
+            devices.launch(&text, 1, 2, 1);
+            fill(devices, 0);
+            devices.wait(0);
+            devices.store(4096, 1);
+        });
+        assert_eq!(!found.is_empty(), race, "{update} {found:?}");
     }
 }
 
