@@ -65,10 +65,11 @@ impl Warp {
         Ok(last)
     }
 
-    /// An atomic operation of a lane, which read and wrote these values.
+    /// An atomic operation of a lane, which found and wrote these values; a `reduction` returns nothing to its thread.
     ///
     /// # Errors
     /// A race, which is printed.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
     pub(crate) fn update(
         &mut self,
         state: &mut State,
@@ -77,10 +78,15 @@ impl Warp {
         [before, value]: [u64; 2],
         sem: Semantics,
         scope: Scope,
+        reduction: bool,
     ) -> Result<(), Raced> {
         self.checked(state, lane, spot, true, sem, scope)?;
         if sem.strong() {
-            self.reads(state, lane, spot, before, sem, scope, false);
+            // A reduction is no part of an acquire pattern: no fence behind it acquires what it found (PTX ISA, "Release and
+            // Acquire Patterns"). Its write passes that on all the same.
+            if !reduction || sem.acquires() {
+                self.reads(state, lane, spot, before, sem, scope, false);
+            }
             let write = Write { value, update: true, ..Write::default() };
             self.writes(state, lane, spot, Some(before), write, sem, scope);
         }
