@@ -89,7 +89,7 @@ fn too_few_file_descriptors() {
                 .collect();
             ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
         });
-        assert!(since.elapsed() < Duration::from_secs(10), "at most {more}: {outcomes:?}");
+        assert!(since.elapsed() < Duration::from_secs(60), "at most {more}: {outcomes:?}");
         if outcomes.iter().all(Result::is_ok) {
             assert!(named > 3, "only {named} limits gave an error that names the setting");
             return;

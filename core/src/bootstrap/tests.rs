@@ -224,7 +224,9 @@ fn a_missing_rank_is_named_at_the_deadline() {
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.to_string().contains("ranks 1, 2 of 4 did not arrive"), "{error}");
     }
-    assert!(start.elapsed() < Duration::from_secs(6));
+    // Those that wait are told a little before it.
+    let took = start.elapsed();
+    assert!((Duration::from_millis(1250)..Duration::from_secs(60)).contains(&took), "{took:?}");
 }
 
 #[test]
@@ -320,10 +322,9 @@ fn a_killed_process_is_noticed() {
     assert_eq!(b.recv(1, 1, soon()).unwrap(), b"here");
     assert_eq!(b.recv(2, 1, soon()).unwrap(), b"here");
     children[1].kill().unwrap();
-    let start = Instant::now();
+    // At its deadline it would be a timeout.
     let lost = b.recv(2, 1, soon()).unwrap_err();
     assert_eq!((lost.kind(), lost.peer()), (ErrorKind::PeerLost, Some(2)));
-    assert!(start.elapsed() < Duration::from_secs(5));
     assert_eq!(b.send(2, 1, b"", soon()).unwrap_err().kind(), ErrorKind::PeerLost);
     // The other one is still well.
     b.send(1, 2, b"", soon()).unwrap();
@@ -335,17 +336,16 @@ fn a_killed_process_is_noticed() {
 fn a_process_killed_while_joining_is_named_to_the_others() {
     let id = id();
     let mut child = spawn(2, &id);
-    let start = Instant::now();
     std::thread::scope(|s| {
         let first = s.spawn(|| TcpBootstrap::new(0, 3, &id, soon()).map(drop));
         std::thread::sleep(Duration::from_millis(1500));
         child.kill().unwrap();
         child.wait().unwrap();
         let error = first.join().unwrap().unwrap_err();
+        // At the deadline it would be a timeout.
         assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
         assert!(error.to_string().contains("rank 2"), "{error}");
     });
-    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 /// The child has copies of the parent's sockets.

@@ -191,12 +191,10 @@ fn memory_by_descriptor_outlives_its_process_until_its_last_user() {
                 assert!(mapped() >= maps + 2, "the dead rank's memory and this rank's are mapped");
             }
             // After the abort, dropping frees everything at once.
-            let began = std::time::Instant::now();
             drop((memory, mine));
             context.reap();
             assert_eq!((context.memory_info().unwrap().0, mapped()), (free, maps));
             drop(rank);
-            assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
         },
     );
 }

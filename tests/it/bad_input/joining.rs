@@ -4,16 +4,15 @@ use super::*;
 
 #[test]
 fn two_ranks_with_the_same_number() {
-    for (size, numbers) in [(2, vec![(1, 2), (1, 2)]), (3, vec![(0, 3), (2, 3), (2, 3)])] {
-        let started = Instant::now();
-        let results = join_as(&numbers, Duration::from_secs(30));
+    for numbers in [vec![(1, 2), (1, 2)], vec![(0, 3), (2, 3), (2, 3)]] {
+        // Whoever waited for the deadline would not return in time.
+        let results = join_as(&numbers, Duration::from_secs(3600));
         for result in results {
             let number = numbers[1].0;
             let words = [format!("two ranks say they are rank {number}"), "its own number".to_owned()];
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             refused(result, ErrorKind::InvalidUsage, &words);
         }
-        assert!(started.elapsed() < Duration::from_secs(25), "{size} ranks waited for the deadline");
     }
 }
 

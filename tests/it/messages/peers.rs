@@ -8,7 +8,7 @@ use aqueduct::ErrorKind;
 use aqueduct::bootstrap;
 use aqueduct::message::{Address, Messenger, Peer, PeerEvent, Sent};
 
-use super::rig::{Log, Pollers, Rig, SOON, connect, count, number_of, numbered, send, until};
+use super::rig::{HOUR, Log, Pollers, Rig, SOON, connect, count, number_of, numbered, send, until};
 
 /// The peers that came and went, as ranks, in order.
 fn events(messenger: &Messenger) -> Log<(&'static str, u32, u64)> {
@@ -55,10 +55,9 @@ pub(super) fn leaving_one_after_the_other(rig: &Rig) {
     let (to_b, to_a) = (connect(&a, &b), connect(&b, &a));
     send(&[&a], &to_b, 1, b"never taken");
     send(&[&b], &to_a, 1, b"never taken");
-    let start = Instant::now();
-    a.close(SOON).unwrap();
-    b.close(SOON).unwrap();
-    assert!(start.elapsed() < SOON / 2, "closing took {:?}", start.elapsed());
+    // Whoever waited for the other one would not return in time.
+    a.close(HOUR).unwrap();
+    b.close(HOUR).unwrap();
 }
 
 /// A messenger is dropped while others send to it from many threads. Each send ends, and what had arrived came in order.

@@ -13,6 +13,8 @@ use crate::standin;
 
 /// A time that no correct run reaches, even on a busy machine.
 pub(super) const SOON: Duration = Duration::from_secs(90);
+/// Nothing that a test waits for takes so long.
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// The wire under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

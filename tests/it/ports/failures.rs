@@ -2,7 +2,7 @@
 //! the host gets the reason, and everything else goes on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::{EndpointConfig, Transport};
@@ -203,18 +203,17 @@ fn a_peer_that_is_lost(machine: Machine, test: &str) {
         let all: Vec<&PeerChannel> = both.iter().flatten().collect();
         let waits: Vec<_> = all.iter().map(|_| Report::new(rank.comm.context())).collect();
         let run = || {
-            let start = Instant::now();
             for (end, wait) in all.iter().zip(&waits) {
                 kernels.wait(&end.stream, &end.channel, wait);
             }
             for (end, wait) in all.iter().zip(&waits) {
                 let told = end.stream.synchronize(soon()).unwrap_err();
                 assert_eq!(wait.status(), LEFT_TOLD);
+                // At the deadline it would be a timeout.
                 for error in [told, end.channel.check().unwrap_err()] {
                     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
                 }
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         };
         while_rank_1_is_stopped(&rank, run, || ());
     });
@@ -282,13 +281,12 @@ fn stopping_a_service_whose_peer_stops_reading(machine: Machine, test: &str) {
             while end.channel.counters().unwrap().flushes == 0 {
                 std::thread::yield_now();
             }
-            let start = Instant::now();
+            // The peer is stopped for as long as this takes, so nothing but the deadline ends it.
             let error = service.stop(Duration::from_secs(2)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(error.message().contains("have not completed"), "{error}");
             let told = end.stream.synchronize(soon()).unwrap_err();
             assert_eq!(flush.status(), LEFT_TOLD);
-            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
             for error in [told, end.channel.check().unwrap_err()] {
                 assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             }

@@ -16,7 +16,7 @@ use aqueduct_tests::{not_run, ranks};
 
 use super::pair::{Kind, LEN, Pair, look};
 use super::peer_connection::peer_connections;
-use crate::group::{Machine, Rank, config, processes, soon, start_rendezvous, threads, threads_with};
+use crate::group::{Machine, Rank, config, processes_with, soon, start_rendezvous, threads, threads_with};
 
 /// Corrupts the kind, the length, the region and the offset of the first message on its way.
 #[test]
@@ -197,7 +197,8 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
 #[test]
 fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
     let test = "transports::faults::a_peer_that_stops_reading_costs_no_more_than_the_deadline";
-    processes(Machine::Software, 2, test, |rank| {
+    let config = config().with_peer_timeout(Some(Duration::from_secs(10)));
+    processes_with(Machine::Software, 2, test, config, |rank| {
         let id = std::process::id().cast_signed();
         let pids = rank.bootstrap.all_gather(&id.to_le_bytes(), soon()).unwrap();
         let end = peer_connections(&rank, &[1 - rank.me()], Transport::Ethernet).remove(0);
@@ -213,19 +214,13 @@ fn a_peer_that_stops_reading_costs_no_more_than_the_deadline() {
         for _ in 0..40 {
             end.connection.write(&end.target, 0, &end.source, 0, LEN).unwrap();
         }
-        let start = Instant::now();
-        let error = end.connection.flush(Deadline::after(Duration::from_millis(300))).unwrap_err();
-        let timely = start.elapsed();
-        let error = match error.kind() {
-            ErrorKind::Timeout => end.connection.flush(soon()).unwrap_err(),
-            _ => error,
-        };
-        let lost = start.elapsed();
+        let late = end.connection.flush(Deadline::after(Duration::from_millis(300))).unwrap_err();
+        let lost = end.connection.flush(soon()).unwrap_err();
         // SAFETY: no pointers are passed.
         unsafe { libc::kill(peer, libc::SIGCONT) };
-        assert!(timely < Duration::from_secs(2), "{timely:?}");
-        assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
-        assert!(lost < Duration::from_secs(15), "{lost:?}");
+        // Without its deadline the first one would have ended by the loss, and without the loss the second one by its deadline.
+        assert_eq!(late.kind(), ErrorKind::Timeout, "{late}");
+        assert_eq!((lost.kind(), lost.peer()), (ErrorKind::PeerLost, Some(1)), "{lost}");
         let error = end.connection.write(&end.target, 0, &end.source, 0, 8).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
     });
@@ -288,12 +283,11 @@ fn a_peer_killed_in_mid_transfer_does_not_affect_the_others() {
         }
     };
     assert_eq!(lost.peer(), Some(VICTIM), "{lost}");
-    let since = Instant::now();
+    // Neither is a timeout: both are told before their deadlines.
     let error = ends[1].connection.flush(soon()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Remote), "{error}");
     let error = ends[1].semaphore.wait(soon()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Remote), "{error}");
-    assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
     // A loss ends the communicator, and all operations name the lost rank. The others go on in a new communicator.
     let error = ends[0].fails();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(VICTIM)), "{error}");

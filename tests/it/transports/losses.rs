@@ -53,15 +53,11 @@ fn lost(end: &PeerConnection) -> Error {
             }
         };
         println!("after {:.1} s: {error}", start.elapsed().as_secs_f64());
-        let since = Instant::now();
-        let waited = waiting.join().unwrap().unwrap_err();
-        assert!(since.elapsed() < Duration::from_secs(5), "told soon: {:?}", since.elapsed());
-        (error, waited)
+        (error, waiting.join().unwrap().unwrap_err())
     });
-    let since = Instant::now();
     let flushed = end.connection.flush(soon()).unwrap_err();
     let again = end.semaphore.wait(soon()).unwrap_err();
-    assert!(since.elapsed() < Duration::from_secs(5), "known at once: {:?}", since.elapsed());
+    // None of them is a timeout: all are told before their deadlines.
     for error in [&error, &waited, &flushed, &again] {
         assert_eq!(error.peer(), Some(VICTIM), "{error}");
         assert!(matches!(error.kind(), ErrorKind::Verbs | ErrorKind::PeerLost), "{error}");

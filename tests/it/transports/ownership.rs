@@ -181,13 +181,10 @@ fn everything_dropped(rank: Rank, endpoint: &EndpointConfig) {
         let gate = Gate::closed(&context);
         connection.wait_event(&gate.event).unwrap();
         connection.write(&target, 0, &source, 0, LEN).unwrap();
-        let start = Instant::now();
+        // The gate is closed: a drop that waited for the write would not end.
         drop((source, inbox, target, connection, comm, buffer));
-        let took = start.elapsed();
         gate.open();
         bootstrap.barrier(soon()).unwrap();
-        // The gate was closed meanwhile: a drop that waited for the write would not have ended.
-        assert!(took < Duration::from_secs(1), "the drop took {took:?}");
     } else {
         // The last bytes come last.
         let last = bytes(peer, 1, LEN)[LEN - 1];

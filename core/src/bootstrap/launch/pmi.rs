@@ -165,7 +165,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use proptest::prelude::*;
 
@@ -221,10 +221,9 @@ mod tests {
     #[test]
     fn silence_ends_in_time_and_an_end_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let start = Instant::now();
+        // The other end stays open, so nothing but the deadline ends this.
         let error = share(ours, None, Deadline::after(Duration::from_millis(100))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert!(start.elapsed() < Duration::from_secs(4));
         drop(theirs);
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();

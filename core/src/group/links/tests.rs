@@ -5,7 +5,6 @@ mod unreachable;
 
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use super::*;
 use crate::abort::Abort;

@@ -120,10 +120,10 @@ fn a_peer_that_has_left_is_gone_when_nothing_comes_of_its_connection() {
     std::thread::scope(|scope| {
         let (b, log) = (&b, &log);
         let sleeps = scope.spawn(move || {
-            let start = Instant::now();
-            while lock(log).is_empty() && start.elapsed() < SOON {
+            while lock(log).is_empty() {
                 if b.poll().unwrap() == 0 {
-                    b.wait(SOON).unwrap();
+                    // It ends in time only if somebody wakes the thread.
+                    b.wait(HOUR).unwrap();
                 }
             }
         });
@@ -133,10 +133,9 @@ fn a_peer_that_has_left_is_gone_when_nothing_comes_of_its_connection() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(lock(log).is_empty());
-        let dropped = Instant::now();
         drop(handshake);
         sleeps.join().unwrap();
-        assert!(dropped.elapsed() < SOON / 2 && *lock(log) == ["rank 0 was lost: it left"]);
+        assert_eq!(*lock(log), ["rank 0 was lost: it left"]);
     });
 }
 

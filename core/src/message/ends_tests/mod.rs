@@ -26,6 +26,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 const SOON: Duration = Duration::from_secs(30);
+/// Nothing that a test waits for takes so long.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// The faults of a wire, and the bytes of answers that it has swallowed.
 #[derive(Debug, Default)]

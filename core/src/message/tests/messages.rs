@@ -255,10 +255,10 @@ fn whoever_sleeps_is_woken() {
     let peer = a.connect(b.address(), SOON).unwrap();
     // The new link is something to wake for as well.
     until(&[&a, &b], || !lock(&b.core.engine.members).is_empty());
-    let start = Instant::now();
     let sleep = |messenger: &Messenger, queue: &Queue, count| {
-        while queue.len() < count && start.elapsed() < SOON {
-            messenger.wait(SOON).unwrap();
+        while queue.len() < count {
+            // It ends in time only if somebody wakes the thread.
+            messenger.wait(HOUR).unwrap();
             messenger.poll().unwrap();
         }
     };
@@ -273,7 +273,7 @@ fn whoever_sleeps_is_woken() {
         waiter.join().unwrap();
         sleeper.join().unwrap();
     });
-    assert!(answers.len() == 1 && start.elapsed() < SOON / 2, "{:?}", start.elapsed());
+    assert_eq!(answers.len(), 1);
 }
 
 #[test]

@@ -20,6 +20,8 @@ use crate::sync::{Mutex, lock};
 
 /// Long enough for everything that is to happen, also on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
+/// Nothing that a test waits for takes so long.
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn config() -> MessengerConfig {
     let interfaces = Selection { names: Some("lo".into()), ..Selection::default() };

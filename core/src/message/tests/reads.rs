@@ -90,18 +90,16 @@ fn reads_end_early_by_their_deadline_or_when_they_are_cancelled() {
             add((name, outcome.map(|bytes| bytes.len())))
         })
     };
-    let first = read("first", SOON).unwrap();
+    let first = read("first", HOUR).unwrap();
     let _late = read("late", Duration::from_millis(20)).unwrap();
-    let cancelled = read("cancelled", SOON).unwrap();
-    let _last = read("last", SOON).unwrap();
+    let cancelled = read("cancelled", HOUR).unwrap();
+    let _last = read("last", HOUR).unwrap();
     assert!(cancelled.cancel() && !cancelled.cancel());
-    // The wait ends for the deadline.
-    let start = Instant::now();
+    // The wait ends for the deadline of a read.
     while seen.len() < 2 {
-        a.wait(SOON).unwrap();
+        a.wait(HOUR).unwrap();
         a.poll().unwrap();
     }
-    assert!(start.elapsed() < Duration::from_secs(10));
     let early: Vec<_> =
         seen.take().into_iter().map(|(name, outcome)| (name, outcome.unwrap_err().kind())).collect();
     assert_eq!(early, [("cancelled", ErrorKind::Aborted), ("late", ErrorKind::Timeout)]);

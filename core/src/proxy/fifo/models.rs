@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::producer::Ring;
-use super::ring::Consumer;
+use super::ring::{Consumer, all_popped, end_of_written};
 use crate::sync::Ordering;
 
 /// The data that triggers announce, one cell per trigger: loom fails the model if two accesses could race.
@@ -134,6 +134,57 @@ fn loom_fifo_without_the_producers_fence_publishes_nothing() {
 #[should_panic(expected = "Causality violation")]
 fn loom_fifo_a_relaxed_sync_does_not_give_the_data_back() {
     Shape { sync: Some(Ordering::Relaxed), ..Shape::new(1, 2, 2, 0) }.run();
+}
+
+/// A thread asks for the end of the triggers that fill a ring, while they are popped and others take their slots.
+///
+/// The triggers lie there when the threads begin, and no thread ever waits: loom cannot finish a model in which one does. Main only
+/// joins: loom explores few interleavings of a main thread that does not wait.
+fn end_of_full(capacity: u64, start: u64) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(move || {
+        let shared = Arc::new((Ring::new(capacity, start), Data::new(1)));
+        (0..capacity).for_each(|number| push(&shared.0, number));
+        let producer = shared.clone();
+        let producer = thread::spawn(move || (0..capacity).for_each(|number| push(&producer.0, number)));
+        let consumer = shared.clone();
+        let consumer = thread::spawn(move || {
+            let (ring, data) = &*consumer;
+            let mut consumer = Consumer::new(ring);
+            for number in 0..capacity {
+                assert_eq!(consumer.poll().map(|trigger| trigger.payload()[0]), Some(number));
+                if number == capacity - 1 {
+                    data.write(0, 1);
+                }
+                assert!(consumer.pop());
+            }
+        });
+        let asking = thread::spawn(move || {
+            let (ring, data) = &*shared;
+            let end = end_of_written(&ring);
+            assert!(end.wrapping_sub(start) >= capacity, "a trigger lies behind the end");
+            if all_popped(&ring, end) {
+                assert_eq!(data.read(0), 1);
+            }
+        });
+        [producer, consumer, asking].into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// Pushes a trigger if the ring has room for it.
+fn push(ring: &Ring, number: u64) {
+    let position = ring.take();
+    if let Some(room) = ring.room(position) {
+        ring.commit(&room, [number, 0, 0, 0], Ordering::AcqRel);
+    }
+}
+
+#[test]
+fn loom_fifo_no_trigger_lies_behind_the_end_of_written_ones() {
+    for (capacity, start) in [(1, 0), (1, u64::MAX), (2, u64::MAX)] {
+        end_of_full(capacity, start);
+    }
 }
 
 /// The part that a model of closing leaves out. Without either of them the model fails.

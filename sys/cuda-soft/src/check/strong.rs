@@ -65,10 +65,11 @@ impl Warp {
         Ok(last)
     }
 
-    /// An atomic operation of a lane, which read and wrote these values.
+    /// An atomic operation of a lane, which found and wrote these values; a `reduction` returns nothing to its thread.
     ///
     /// # Errors
     /// A race, which is printed.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
     pub(crate) fn update(
         &mut self,
         state: &mut State,
@@ -77,10 +78,15 @@ impl Warp {
         [before, value]: [u64; 2],
         sem: Semantics,
         scope: Scope,
+        reduction: bool,
     ) -> Result<(), Raced> {
         self.checked(state, lane, spot, true, sem, scope)?;
         if sem.strong() {
-            self.reads(state, lane, spot, before, sem, scope, false);
+            // A reduction is no part of an acquire pattern: no fence behind it acquires what it found (PTX ISA, "Release and
+            // Acquire Patterns"). Its write passes that on all the same.
+            if !reduction || sem.acquires() {
+                self.reads(state, lane, spot, before, sem, scope, false);
+            }
             let write = Write { value, update: true, ..Write::default() };
             self.writes(state, lane, spot, Some(before), write, sem, scope);
         }
@@ -246,7 +252,8 @@ impl Warp {
             None => history.size() == spot.size,
         };
         if !known {
-            let first = chance.is_some().then_some(before).flatten().map(|value| {
+            // An update passes on what the value before it published, and weak loads may return that value.
+            let first = before.filter(|_| chance.is_some() || write.update).map(|value| {
                 let published = if hosts { Published::from(by_host(host)) } else { Published::default() };
                 Write { value, published, ..Write::default() }
             });

@@ -153,7 +153,7 @@ impl Warp {
     ) {
         let (place, at) = (self.place, spot.location());
         let own = &mut self.lanes[lane];
-        let acquires = matches!(sem, Semantics::Acquire | Semantics::AcqRel | Semantics::SeqCst);
+        let acquires = sem.acquires();
         if acquires {
             own.acquire_seen(scope, place, |seen| seen.at.contains(&at));
         }

@@ -153,6 +153,12 @@ impl Semantics {
     pub const fn strong(self) -> bool {
         !matches!(self, Semantics::Weak)
     }
+
+    /// Whether the access acquires by itself, without a fence behind it.
+    #[must_use]
+    pub const fn acquires(self) -> bool {
+        matches!(self, Semantics::Acquire | Semantics::AcqRel | Semantics::SeqCst)
+    }
 }
 
 /// Scope of a strong operation (PTX ISA 8.5).

@@ -117,10 +117,12 @@ impl Warp {
         })
     }
 
-    /// Tells the detector of an atomic operation of one lane, and of the values that it read and wrote.
+    /// Tells the detector of an atomic operation of one lane, and of the values that it read and wrote. A `reduction` returns
+    /// nothing to its thread.
     ///
     /// # Errors
     /// A race of the lane.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
     pub(super) fn tell_update(
         &mut self,
         cx: &mut Context<'_, '_>,
@@ -129,11 +131,12 @@ impl Warp {
         lane: usize,
         element: Element,
         values: [u64; 2],
+        reduction: bool,
     ) -> Result<(), Trouble> {
         self.each(cx, state, at, 1 << lane, element, |check, state, lane, spot| {
             let Some(spot) = spot else { return Ok(()) };
             let values = values.map(|value| element.low(value));
-            check.update(state, lane, spot, values, element.sem, element.scope)
+            check.update(state, lane, spot, values, element.sem, element.scope, reduction)
         })
     }
 

@@ -173,7 +173,7 @@ impl Warp {
             // SAFETY: checked for writing just now, under the view that `access` borrows.
             let (old, new) = unsafe { atomic::update(op, mem.ty, at[lane], b[lane], c[lane]) };
             if let Some(state) = &mut check {
-                self.tell_update(cx, state, &at, lane, Element::of(mem), [old, new])?;
+                self.tell_update(cx, state, &at, lane, Element::of(mem), [old, new], d.is_none())?;
             }
             values[lane] = old;
             changed |= old != new;

@@ -138,19 +138,17 @@ fn timespec(d: Duration) -> libc::timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
-    const LONG: Duration = Duration::from_secs(10);
+    /// Whoever sleeps for so long is not woken.
+    const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
     fn a_changed_sequence_does_not_sleep() {
         let (a, b) = (EventCount::new(), EventCount::new());
         let seen = (a.sequence(), b.sequence());
         b.notify();
-        let start = Instant::now();
         wait_any(&[(&a, seen.0), (&b, seen.1)], LONG);
         b.wait(seen.1, LONG);
-        assert!(start.elapsed() < LONG / 2);
         assert_eq!(a.waiters.load(Ordering::SeqCst), 0);
     }
 
@@ -158,7 +156,6 @@ mod tests {
     fn a_notification_wakes_a_sleeper_on_any_of_several() {
         let event_counts = [EventCount::new(), EventCount::new(), EventCount::new()];
         for notified in 0..3 {
-            let start = Instant::now();
             std::thread::scope(|s| {
                 let sleeper = s.spawn(|| {
                     let seen: Vec<_> = event_counts.iter().map(|b| (b, b.sequence())).collect();
@@ -171,7 +168,6 @@ mod tests {
                 }
                 event_counts[notified].notify();
             });
-            assert!(start.elapsed() < LONG / 2);
         }
     }
 

@@ -88,7 +88,7 @@ fn thousands_of_blocks_meet_and_read_each_others_words() {
     let run = |order: &str| {
         let devices = Devices::of(Config { sms: SMS, watchdog: None, ..Config::default() });
         let before = cuda_soft::races().len();
-        devices.launch(&meet(order), 0, BLOCKS, 128);
+        devices.launch_text(&meet(order), 0, BLOCKS, 128);
         devices.finish(before)
     };
     assert_eq!(run("acq_rel"), [""; 0]);

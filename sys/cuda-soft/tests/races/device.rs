@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -13,15 +14,57 @@ pub(crate) struct Devices {
     pub(crate) table: DriverTable,
     pub(crate) contexts: [CUcontext; 2],
     pub(crate) streams: [CUstream; 2],
-    /// Zeroed memory of device 0, which both access.
+    /// Zeroed memory, which both access: device 0's, or the host's.
     pub(crate) data: u64,
+    pinned: *mut c_void,
     _turn: MutexGuard<'static, ()>,
 }
 
 pub(crate) const DATA_BYTES: usize = 1 << 16;
 
-fn ok(code: CUresult) {
+pub(crate) fn ok(code: CUresult) {
     assert_eq!(code, CUresult::CUDA_SUCCESS);
+}
+
+/// The text of a kernel `k`. It has `%data`, and `%flag`, 4 KiB behind it; `%tid`, `%block`, and `%rank`, the device.
+pub(crate) fn kernel(body: &str) -> String {
+    format!(
+        ".version 7.7
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 memory, .param .u32 device)
+{{
+    .shared .align 16 .b8 shared[1024];
+    .reg .u64 %data, %flag, %at, %d<8>;
+    .reg .u32 %tid, %block, %rank, %r<8>;
+    .reg .pred %p<8>;
+    ld.param.u64 %data, [memory];
+    ld.param.u32 %rank, [device];
+    add.u64 %flag, %data, 4096;
+    mov.u32 %tid, %tid.x;
+    mov.u32 %block, %ctaid.x;
+{body}
+DONE:
+    ret;
+}}
+"
+    )
+}
+
+/// Runs `run` on fresh devices, waits for them, and returns the races that were found.
+pub(crate) fn races(run: impl FnOnce(&Devices)) -> Vec<String> {
+    races_of(&Devices::new(), run)
+}
+
+/// The same, with data in memory of the host.
+pub(crate) fn races_on_host(run: impl FnOnce(&Devices)) -> Vec<String> {
+    races_of(&Devices::on_host(), run)
+}
+
+fn races_of(devices: &Devices, run: impl FnOnce(&Devices)) -> Vec<String> {
+    let before = cuda_soft::races().len();
+    run(devices);
+    devices.finish(before)
 }
 
 impl Devices {
@@ -55,7 +98,26 @@ impl Devices {
             ok((table.cuMemsetD8_v2)(data, 0, DATA_BYTES));
             ok((table.cuCtxSynchronize)());
         }
-        Self { table, contexts, streams, data, _turn: turn }
+        Self { table, contexts, streams, data, pinned: ptr::null_mut(), _turn: turn }
+    }
+
+    fn on_host() -> Self {
+        let mut devices = Self::new();
+        // SAFETY: the output is a field; the memory is as large as what is filled.
+        unsafe {
+            ok((devices.table.cuMemHostAlloc)(&raw mut devices.pinned, DATA_BYTES, 3));
+            devices.data = devices.pinned as u64;
+            ok((devices.table.cuMemsetD8_v2)(devices.data, 0, DATA_BYTES));
+            ok((devices.table.cuCtxSynchronize)());
+        }
+        devices
+    }
+
+    /// The host stores a word of its memory.
+    pub(crate) fn store(&self, offset: usize, value: u32) {
+        assert!(!self.pinned.is_null() && offset.is_multiple_of(4) && offset < DATA_BYTES);
+        // SAFETY: the word is inside the memory, aligned, and atomic for everyone who accesses it meanwhile.
+        unsafe { &*self.pinned.byte_add(offset).cast::<AtomicU32>() }.store(value, Ordering::SeqCst);
     }
 
     pub(crate) fn enter(&self, device: usize) {
@@ -63,8 +125,28 @@ impl Devices {
         ok(unsafe { (self.table.cuCtxSetCurrent)(self.contexts[device]) });
     }
 
+    /// The host waits for the stream of `device`.
+    pub(crate) fn wait(&self, device: usize) {
+        self.enter(device);
+        // SAFETY: the stream is alive.
+        ok(unsafe { (self.table.cuStreamSynchronize)(self.streams[device]) });
+    }
+
+    /// The stream of `device` writes a word of the memory.
+    pub(crate) fn stream_writes(&self, device: usize, offset: u64, value: u32) {
+        self.enter(device);
+        let write = self.table.cuStreamWriteValue32_v2.unwrap();
+        // SAFETY: the memory is alive until `self` is dropped, and the word is aligned.
+        ok(unsafe { write(self.streams[device], self.data + offset, value, 0) });
+    }
+
+    /// Launches the [`kernel`] with this body on a stream of `device`.
+    pub(crate) fn launch(&self, body: &str, device: usize, grid: u32, block: u32) {
+        self.launch_text(&kernel(body), device, grid, block);
+    }
+
     /// Launches the kernel `k` of `ptx` on a stream of `device`, with the address of the memory and the device's number.
-    pub(crate) fn launch(&self, ptx: &str, device: usize, grid: u32, block: u32) {
+    pub(crate) fn launch_text(&self, ptx: &str, device: usize, grid: u32, block: u32) {
         self.enter(device);
         let text = CString::new(ptx).unwrap();
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
@@ -114,6 +196,10 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
+        if !self.pinned.is_null() {
+            // SAFETY: allocated in `on_host`; no kernel runs any more.
+            unsafe { (self.table.cuMemFreeHost)(self.pinned) };
+        }
         for device in [0, 1] {
             // SAFETY: retained once in `new`. The next test gets a new context, without the error of this one.
             unsafe { (self.table.cuDevicePrimaryCtxRelease_v2)(device) };

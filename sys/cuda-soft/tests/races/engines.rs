@@ -1,109 +1,47 @@
 //! Copies and fills: they order nothing, and only whole words of theirs may be polled.
 
-use std::ptr;
-
 use cuda_driver_sys::CUresult;
 
-use crate::device::Devices;
+use crate::device::{Devices, ok, races, races_on_host};
 
-/// Waits by relaxed loads for a flag 8 KiB behind the data, acquires the zero 4 KiB behind it, and reads.
-const PEEK: &str = ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{
-    .reg .u64 %data;
-    .reg .u32 %r0;
-    .reg .pred %p;
-    ld.param.u64 %data, [memory];
+/// Waits by relaxed loads for a word 8 KiB behind the data, acquires the zero 4 KiB behind it, and reads.
+const PEEK: &str = "
 WAIT:
     ld.relaxed.sys.global.u32 %r0, [%data+8192];
-    setp.ne.u32 %p, %r0, 1;
-    @%p bra WAIT;
+    setp.ne.u32 %p0, %r0, 1;
+    @%p0 bra WAIT;
 ZERO:
-    ld.acquire.sys.global.u32 %r0, [%data+4096];
-    setp.ne.u32 %p, %r0, 0;
-    @%p bra ZERO;
-    ld.weak.global.u32 %r0, [%data];
-    ret;
-}
-";
+    ld.acquire.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra ZERO;
+    ld.weak.global.u32 %r0, [%data];";
 
-/// Stores a word at an offset.
-fn store(semantics: &str, offset: u32, value: u32) -> String {
-    format!(
-        ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{{
-    .reg .u64 %data;
-    ld.param.u64 %data, [memory];
-    st.{semantics}.global.u32 [%data+{offset}], {value};
-    ret;
-}}
-"
-    )
-}
-
-/// Polls a word 4 KiB behind the data until it is not zero.
-fn poll(kind: &str) -> String {
-    format!(
-        ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{{
-    .reg .u64 %data;
-    .reg .{kind} %value;
-    .reg .pred %p;
-    ld.param.u64 %data, [memory];
-WAIT:
-    ld.relaxed.sys.global.{kind} %value, [%data+4096];
-    setp.eq.{kind} %p, %value, 0;
-    @%p bra WAIT;
-    ret;
-}}
-"
-    )
-}
-
-fn ok(code: CUresult) {
-    assert_eq!(code, CUresult::CUDA_SUCCESS);
-}
-
-fn wait(devices: &Devices, device: usize) {
-    devices.enter(device);
-    // SAFETY: the stream is alive.
-    ok(unsafe { (devices.table.cuStreamSynchronize)(devices.streams[device]) });
-}
+/// Writes the data.
+const WRITE: &str = "    st.weak.global.u32 [%data], 7;";
 
 /// Device 0 writes the data, the host waits for it, and then a stream tells device 1 without an acquire. The zero that
 /// `bring` put where device 1 then acquires is no word of the host's, so nothing orders the data.
-fn unordered(bring: impl Fn(&Devices)) -> usize {
-    let devices = Devices::new();
-    let before = cuda_soft::races().len();
-    bring(&devices);
-    wait(&devices, 0);
-    devices.launch(PEEK, 1, 1, 1);
-    devices.launch(&store("weak", 0, 7), 0, 1, 1);
-    wait(&devices, 0);
-    // SAFETY: the memory is alive until the devices are dropped, and the flag is aligned.
-    ok(unsafe {
-        (devices.table.cuStreamWriteValue32_v2.unwrap())(devices.streams[0], devices.data + 8192, 1, 0)
+fn unordered(bring: impl FnOnce(&Devices)) -> bool {
+    let found = races(|devices| {
+        bring(devices);
+        devices.wait(0);
+        devices.launch(PEEK, 1, 1, 1);
+        devices.launch(WRITE, 0, 1, 1);
+        devices.wait(0);
+        devices.stream_writes(0, 8192, 1);
     });
-    devices.finish(before).len()
+    !found.is_empty()
 }
 
 #[test]
 fn what_a_fill_wrote_is_not_the_hosts() {
     // All memory of the devices was filled.
-    assert!(unordered(|_| {}) > 0);
+    assert!(unordered(|_| {}));
 }
 
 #[test]
 fn what_a_copy_wrote_is_not_the_hosts() {
-    let found = unordered(|devices| {
+    assert!(unordered(|devices| {
         let zeros = [0_u8; 64];
         // SAFETY: the memory is alive, and pageable memory is read before the call returns.
         ok(unsafe {
@@ -114,13 +52,12 @@ fn what_a_copy_wrote_is_not_the_hosts() {
                 devices.streams[0],
             )
         });
-    });
-    assert!(found > 0);
+    }));
 }
 
 #[test]
 fn what_a_kernel_wrote_by_weak_stores_is_not_the_hosts() {
-    assert!(unordered(|devices| devices.launch(&store("weak", 4096, 0), 0, 1, 1)) > 0);
+    assert!(unordered(|devices| devices.launch("    st.weak.global.u32 [%flag], 0;", 0, 1, 1)));
 }
 
 /// By an operation on eight bytes, of which device 1 then reads four.
@@ -177,50 +114,46 @@ fn a_copy_races_with_a_store_anywhere_in_its_source_and_destination() {
 /// The host's own word orders what the host knows, also where a fill was before, and when a kernel has written since.
 #[test]
 fn what_the_host_wrote_over_a_fill_is_the_hosts() {
-    let mut devices = Devices::new();
-    let before = cuda_soft::races().len();
-    let mut pinned = ptr::null_mut();
-    devices.enter(0);
-    // SAFETY: the output is a local; the memory is large enough for all offsets, and filled before kernels run.
-    unsafe {
-        ok((devices.table.cuMemHostAlloc)(&raw mut pinned, 16 << 10, 3));
-        ok((devices.table.cuMemsetD8_v2)(pinned as u64, 1, 16 << 10));
-        ok((devices.table.cuCtxSynchronize)());
-    }
-    let data = std::mem::replace(&mut devices.data, pinned as u64);
-    let word = |offset: usize| {
-        // SAFETY: the word is in pinned memory, aligned, and alive until the end of the test.
-        unsafe { &*pinned.byte_add(offset).cast::<std::sync::atomic::AtomicU32>() }
-    };
-    word(8192).store(0, std::sync::atomic::Ordering::SeqCst);
-    devices.launch(PEEK, 1, 1, 1);
-    devices.launch(&store("weak", 0, 7), 0, 1, 1);
-    wait(&devices, 0);
-    word(8192).store(1, std::sync::atomic::Ordering::SeqCst);
-    word(4096).store(0, std::sync::atomic::Ordering::SeqCst);
-    let races = devices.finish(before);
-    devices.data = data;
-    // SAFETY: no kernel runs any more.
-    ok(unsafe { (devices.table.cuMemFreeHost)(pinned) });
-    assert!(races.is_empty(), "{races:?}");
+    let found = races_on_host(|devices| {
+        devices.enter(0);
+        // SAFETY: the memory is large enough, and filled before kernels run.
+        unsafe {
+            ok((devices.table.cuMemsetD8_v2)(devices.data, 1, 16 << 10));
+            ok((devices.table.cuCtxSynchronize)());
+        }
+        devices.store(8192, 0);
+        devices.launch(PEEK, 1, 1, 1);
+        devices.launch(WRITE, 0, 1, 1);
+        devices.wait(0);
+        devices.store(8192, 1);
+        devices.store(4096, 0);
+    });
+    assert!(found.is_empty(), "{found:?}");
 }
 
 /// Runs `bring` while a kernel polls a word. 8 KiB behind the data are ones.
-fn polled(kind: &str, bring: impl Fn(&Devices) -> CUresult) -> usize {
-    let devices = Devices::new();
-    let before = cuda_soft::races().len();
-    devices.enter(0);
-    // SAFETY: the memory is alive until the devices are dropped.
-    unsafe {
-        ok((devices.table.cuMemsetD8_v2)(devices.data + 8192, 1, 256));
-        ok((devices.table.cuCtxSynchronize)());
-    }
-    devices.launch(&poll(kind), 1, 1, 1);
-    devices.enter(0);
-    let code = bring(&devices);
-    let found = devices.finish(before).len();
-    assert!(code == CUresult::CUDA_SUCCESS || found > 0, "{code:?}");
-    found
+fn polled(kind: &str, bring: impl Fn(&Devices) -> CUresult) -> bool {
+    let poll = format!(
+        "    .reg .{kind} %value;
+WAIT:
+    ld.relaxed.sys.global.{kind} %value, [%flag];
+    setp.eq.{kind} %p0, %value, 0;
+    @%p0 bra WAIT;"
+    );
+    let mut code = CUresult::CUDA_SUCCESS;
+    let found = races(|devices| {
+        devices.enter(0);
+        // SAFETY: the memory is alive until the devices are dropped.
+        unsafe {
+            ok((devices.table.cuMemsetD8_v2)(devices.data + 8192, 1, 256));
+            ok((devices.table.cuCtxSynchronize)());
+        }
+        devices.launch(&poll, 1, 1, 1);
+        devices.enter(0);
+        code = bring(devices);
+    });
+    assert!(code == CUresult::CUDA_SUCCESS || !found.is_empty(), "{code:?}");
+    !found.is_empty()
 }
 
 #[test]
@@ -255,7 +188,7 @@ fn a_kernel_may_poll_the_words_that_a_copy_moves_at_once_and_no_others() {
                 )
             }
         });
-        assert_eq!(found > 0, race, "{kind} at {to} from {from}, {len} bytes");
+        assert_eq!(found, race, "{kind} at {to} from {from}, {len} bytes");
     }
 }
 
@@ -269,6 +202,6 @@ fn a_kernel_may_poll_the_words_that_a_fill_stores_at_once_and_no_others() {
             // SAFETY: the memory is alive until the devices are dropped.
             unsafe { (devices.table.cuMemsetD8Async)(target, 1, len, devices.streams[0]) }
         });
-        assert_eq!(found > 0, race, "{kind} at {to}, {len} bytes");
+        assert_eq!(found, race, "{kind} at {to}, {len} bytes");
     }
 }

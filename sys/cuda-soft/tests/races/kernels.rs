@@ -1,6 +1,6 @@
 //! Kernels: what orders accesses of threads, warps, blocks and devices, and what does not.
 
-use crate::device::Devices;
+use crate::device::{Devices, kernel, races};
 use crate::patterns;
 
 /// A right program, and changes of its text that each plant one race.
@@ -11,31 +11,6 @@ pub(crate) struct Program {
     pub(crate) grid: u32,
     pub(crate) block: u32,
     pub(crate) plants: &'static [(&'static str, &'static str)],
-}
-
-/// `%data` and `%flag`, 4 KiB behind it; `%tid`, `%block`, and `%rank`, the device.
-fn kernel(body: &str) -> String {
-    format!(
-        ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{{
-    .shared .align 16 .b8 shared[1024];
-    .reg .u64 %data, %flag, %at, %d<8>;
-    .reg .u32 %tid, %block, %rank, %r<8>;
-    .reg .pred %p<8>;
-    ld.param.u64 %data, [memory];
-    ld.param.u32 %rank, [device];
-    add.u64 %flag, %data, 4096;
-    mov.u32 %tid, %tid.x;
-    mov.u32 %block, %ctaid.x;
-{body}
-DONE:
-    ret;
-}}
-"
-    )
 }
 
 const PROGRAMS: &[Program] = &[
@@ -346,23 +321,22 @@ fn right_programs_have_no_race_and_every_planted_race_is_found() {
     let mut planted = 0;
     for program in PROGRAMS.iter().chain(patterns::PROGRAMS) {
         let run = |body: &str| {
-            let devices = Devices::new();
-            let before = cuda_soft::races().len();
-            for device in 0..program.devices {
-                devices.launch(&kernel(body), device, program.grid, program.block);
-            }
-            devices.finish(before)
+            races(|devices| {
+                for device in 0..program.devices {
+                    devices.launch(body, device, program.grid, program.block);
+                }
+            })
         };
-        let races = run(program.body);
-        assert!(races.is_empty(), "{}: {races:?}", program.name);
+        let found = run(program.body);
+        assert!(found.is_empty(), "{}: {found:?}", program.name);
         for (from, to) in program.plants {
             assert!(program.body.contains(from), "{}: {from}", program.name);
-            let races = run(&program.body.replacen(from, to, 1));
-            assert!(!races.is_empty(), "{}: {from} -> {to}", program.name);
+            let found = run(&program.body.replacen(from, to, 1));
+            assert!(!found.is_empty(), "{}: {from} -> {to}", program.name);
             planted += 1;
         }
     }
-    assert!(planted >= 53, "{planted}");
+    assert!(planted >= 59, "{planted}");
 }
 
 #[test]
@@ -370,11 +344,8 @@ fn a_race_is_reported_with_both_lines() {
     let body = "    st.weak.global.u32 [%data], 7;";
     let text = kernel(body);
     let line = 1 + text.lines().position(|line| line == body).unwrap();
-    let devices = Devices::new();
-    let before = cuda_soft::races().len();
-    devices.launch(&text, 0, 2, 1);
-    let races = devices.finish(before);
-    let [race] = &races[..] else { panic!("{races:?}") };
+    let found = races(|devices| devices.launch(body, 0, 2, 1));
+    let [race] = &found[..] else { panic!("{found:?}") };
     assert_eq!(race.matches(&format!("k, line {line}, block")).count(), 2, "{race}");
     assert!(race.contains("block 0, thread 0") && race.contains("block 1, thread 0"), "{race}");
     assert!(race.contains("nothing orders them"), "{race}");
@@ -401,8 +372,8 @@ fn an_instruction_that_is_not_followed_is_no_silent_pass() {
     ];
     for body in kernels {
         let devices = Devices::new();
-        let text = kernel(&format!("    {body}")).replace(".version 7.7", ".version 8.3");
-        devices.launch(&text, 0, 1, 1);
+        let text = kernel(&body).replace(".version 7.7", ".version 8.3");
+        devices.launch_text(&text, 0, 1, 1);
         devices.enter(0);
         // SAFETY: no pointers are passed.
         let code = unsafe { (devices.table.cuCtxSynchronize)() };

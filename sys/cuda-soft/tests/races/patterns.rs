@@ -1,4 +1,5 @@
-//! Release and acquire patterns that take two accesses of one word, with another thread's store between them.
+//! Release and acquire patterns that take two accesses of one word, with another thread's store between them, and reductions, which pass
+//! releases on and are no part of an acquire pattern.
 
 use crate::kernels::Program;
 
@@ -122,6 +123,73 @@ LAST:
             ("fence.acq_rel.gpu;", ""),
             ("ld.acquire.gpu.global.u32 %r0, [%flag+128]; // again", ""),
             ("[%flag+128]; // again", "[%flag+512];"),
+        ],
+    },
+    Program {
+        name: "a reduction passes a release on",
+        body: "
+    setp.eq.u32 %p0, %block, 1;
+    @%p0 bra PASS;
+    setp.eq.u32 %p0, %block, 2;
+    @%p0 bra READ;
+    st.weak.global.u32 [%data], 7;
+    st.release.gpu.global.u32 [%flag], 1;
+    bra DONE;
+PASS:
+    ld.relaxed.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra PASS;
+    red.add.relaxed.gpu.global.u32 [%flag], 1;
+    bra DONE;
+READ:
+    ld.acquire.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 2;
+    @%p1 bra READ;
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 3,
+        block: 1,
+        plants: &[
+            ("red.add.relaxed.gpu.global.u32 [%flag], 1;", "st.relaxed.gpu.global.u32 [%flag], 2;"),
+            ("st.release.gpu", "st.relaxed.gpu"),
+        ],
+    },
+    Program {
+        name: "an atomic operation and a fence acquire, a reduction and a fence do not",
+        body: "
+    setp.eq.u32 %p0, %block, 1;
+    @%p0 bra READ;
+    st.weak.global.u32 [%data], 7;
+    st.release.gpu.global.u32 [%flag], 1;
+    st.relaxed.gpu.global.u32 [%flag+128], 1;
+    bra DONE;
+READ:
+    ld.relaxed.gpu.global.u32 %r0, [%flag+128];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra READ;
+    mov.u32 %r0, 1;
+    atom.add.relaxed.gpu.global.u32 %r0, [%flag], 1;
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra DONE;
+    fence.acq_rel.gpu;
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 2,
+        block: 1,
+        plants: &[
+            (
+                "atom.add.relaxed.gpu.global.u32 %r0, [%flag], 1;",
+                "red.add.relaxed.gpu.global.u32 [%flag], 1;",
+            ),
+            (
+                "atom.add.relaxed.gpu.global.u32 %r0, [%flag], 1;",
+                "red.add.release.gpu.global.u32 [%flag], 1;",
+            ),
+            (
+                "atom.add.relaxed.gpu.global.u32 %r0, [%flag], 1;",
+                "atom.add.relaxed.gpu.global.u32 _, [%flag], 1;",
+            ),
+            ("fence.acq_rel.gpu;", ""),
         ],
     },
 ];

@@ -4,65 +4,22 @@ use std::ptr;
 
 use cuda_driver_sys::{CUevent, CUresult};
 
-use crate::device::Devices;
+use crate::device::{Devices, ok, races, races_on_host};
 
-const READ: &str = ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{
-    .reg .u64 %data;
-    .reg .u32 %r0;
-    ld.param.u64 %data, [memory];
-    ld.weak.global.u32 %r0, [%data];
-    ret;
-}
-";
+const READ: &str = "    ld.weak.global.u32 %r0, [%data];";
 
-/// Writes, and tells of it by a flag 4 KiB behind the data.
-const TELL: &str = ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{
-    .reg .u64 %data;
-    ld.param.u64 %data, [memory];
+/// Writes, and tells of it by a flag.
+const TELL: &str = "
     st.weak.global.u32 [%data], 7;
-    st.release.sys.global.u32 [%data+4096], 1;
-    ret;
-}
-";
+    st.release.sys.global.u32 [%flag], 1;";
 
 /// Waits for the flag, and reads.
-const HEAR: &str = ".version 7.7
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
-{
-    .reg .u64 %data;
-    .reg .u32 %r0;
-    .reg .pred %p;
-    ld.param.u64 %data, [memory];
+const HEAR: &str = "
 WAIT:
-    ld.acquire.sys.global.u32 %r0, [%data+4096];
-    setp.ne.u32 %p, %r0, 1;
-    @%p bra WAIT;
-    ld.weak.global.u32 %r0, [%data];
-    ret;
-}
-";
-
-fn ok(code: CUresult) {
-    assert_eq!(code, CUresult::CUDA_SUCCESS);
-}
-
-/// Runs `run` on fresh devices and returns the number of races.
-fn races(run: impl Fn(&Devices)) -> usize {
-    let devices = Devices::new();
-    let before = cuda_soft::races().len();
-    run(&devices);
-    devices.finish(before).len()
-}
+    ld.acquire.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 1;
+    @%p0 bra WAIT;
+    ld.weak.global.u32 %r0, [%data];";
 
 fn fill(devices: &Devices, device: usize) {
     devices.enter(device);
@@ -81,10 +38,7 @@ fn work_of_two_streams_needs_an_event_or_a_wait_of_the_host() {
             ok((devices.table.cuStreamWaitEvent)(devices.streams[1], event, 0));
         }
     };
-    let wait = |devices: &Devices| {
-        // SAFETY: the stream is alive.
-        ok(unsafe { (devices.table.cuStreamSynchronize)(devices.streams[0]) });
-    };
+    let wait = |devices: &Devices| devices.wait(0);
     let nothing = |_: &Devices| {};
     let races_with = |order: &dyn Fn(&Devices)| {
         races(|devices| {
@@ -93,8 +47,8 @@ fn work_of_two_streams_needs_an_event_or_a_wait_of_the_host() {
             devices.launch(READ, 1, 1, 1);
         })
     };
-    assert_eq!((races_with(&event), races_with(&wait)), (0, 0));
-    assert!(races_with(&nothing) > 0);
+    assert_eq!((races_with(&event), races_with(&wait)), (vec![], vec![]));
+    assert!(!races_with(&nothing).is_empty());
 }
 
 #[test]
@@ -106,21 +60,14 @@ fn work_of_one_stream_is_ordered_also_when_the_earlier_work_has_long_ended() {
             devices.launch(READ, 0, 1, 1);
         }
     });
-    assert_eq!(found, 0);
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]
 fn stream_values_publish_and_acquire() {
-    let write = |devices: &Devices| {
-        devices.enter(0);
-        // SAFETY: the memory is alive until the devices are dropped, and the flag is aligned.
-        ok(unsafe {
-            (devices.table.cuStreamWriteValue32_v2.unwrap())(devices.streams[0], devices.data + 4096, 1, 0)
-        });
-    };
     let wait = |devices: &Devices| {
         devices.enter(1);
-        // SAFETY: as above.
+        // SAFETY: the memory is alive until the devices are dropped, and the flag is aligned.
         ok(unsafe {
             (devices.table.cuStreamWaitValue32_v2.unwrap())(devices.streams[1], devices.data + 4096, 1, 1)
         });
@@ -133,9 +80,9 @@ fn stream_values_publish_and_acquire() {
         let found = races(|devices| {
             devices.launch(&text, 1, 1, 1);
             fill(devices, 0);
-            write(devices);
+            devices.stream_writes(0, 4096, 1);
         });
-        assert_eq!(found > 0, race, "{text}");
+        assert_eq!(!found.is_empty(), race, "{text}");
     }
     for (text, race) in [
         (TELL.to_owned(), false),
@@ -147,7 +94,7 @@ fn stream_values_publish_and_acquire() {
             fill(devices, 1);
             devices.launch(&text, 0, 1, 1);
         });
-        assert_eq!(found > 0, race, "{text}");
+        assert_eq!(!found.is_empty(), race, "{text}");
     }
 }
 
@@ -167,7 +114,7 @@ fn the_start_of_a_kernel_publishes_what_its_stream_did() {
             fill(devices, 0);
             devices.launch(text, 0, 1, 1);
         });
-        assert_eq!(found > 0, race, "{text}");
+        assert_eq!(!found.is_empty(), race, "{text}");
     }
 }
 
@@ -176,19 +123,14 @@ fn the_start_of_a_kernel_publishes_what_its_stream_did() {
 fn a_kernel_starts_in_each_of_its_threads() {
     let tell = |block: u32, thread: u32| {
         let chosen = format!(
-            ".reg .u32 %where;
-    .reg .pred %other;
-    mov.u32 %where, %ctaid.x;
-    setp.ne.u32 %other, %where, {block};
-    @%other bra DONE;
-    mov.u32 %where, %tid.x;
-    setp.ne.u32 %other, %where, {thread};
-    @%other bra DONE;
-    st.relaxed.sys.global.u32 [%data+4096], 1;
-DONE:"
+            "setp.ne.u32 %p0, %block, {block};
+    @%p0 bra DONE;
+    setp.ne.u32 %p0, %tid, {thread};
+    @%p0 bra DONE;
+    st.relaxed.sys.global.u32 [%flag], 1;"
         );
         TELL.replace("    st.weak.global.u32 [%data], 7;\n", "")
-            .replace("st.release.sys.global.u32 [%data+4096], 1;", &chosen)
+            .replace("st.release.sys.global.u32 [%flag], 1;", &chosen)
     };
     for (block, thread) in [(0, 0), (0, 1), (0, 32), (1, 0), (1, 63)] {
         let found = races(|devices| {
@@ -196,7 +138,41 @@ DONE:"
             fill(devices, 0);
             devices.launch(&tell(block, thread), 0, 2, 64);
         });
-        assert_eq!(found, 0, "block {block}, thread {thread}");
+        assert!(found.is_empty(), "block {block}, thread {thread}: {found:?}");
+    }
+}
+
+/// The host's word publishes what the host knows. An atomic operation on it passes that on, a store over it does not.
+#[test]
+fn an_update_of_the_hosts_word_passes_on_what_the_host_knows() {
+    for (update, race) in [
+        ("atom.add.relaxed.sys.global.u32 %r0, [%flag], 1;", false),
+        ("red.add.relaxed.sys.global.u32 [%flag], 1;", false),
+        ("st.relaxed.sys.global.u32 [%flag], 2;", true),
+    ] {
+        let text = format!(
+            "
+    setp.ne.u32 %p0, %block, 0;
+    @%p0 bra READ;
+UPDATE:
+    ld.relaxed.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 1;
+    @%p0 bra UPDATE;
+    {update}
+    bra DONE;
+READ:
+    ld.acquire.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 2;
+    @%p0 bra READ;
+    ld.weak.global.u32 %r0, [%data];"
+        );
+        let found = races_on_host(|devices| {
+            devices.launch(&text, 1, 2, 1);
+            fill(devices, 0);
+            devices.wait(0);
+            devices.store(4096, 1);
+        });
+        assert_eq!(!found.is_empty(), race, "{update} {found:?}");
     }
 }
 
@@ -206,18 +182,18 @@ fn a_copy_that_nothing_orders_races_with_the_kernel_that_writes() {
     for (synchronized, race) in [(true, false), (false, true)] {
         let found = races(|devices| {
             devices.launch(TELL, 0, 1, 1);
-            // SAFETY: the stream is alive; the copy ends before `finish` returns, and `host` outlives it.
+            if synchronized {
+                devices.wait(0);
+            }
+            devices.enter(1);
+            // SAFETY: the stream is alive; the copy ends before `races` returns, and `host` outlives it.
             unsafe {
-                if synchronized {
-                    ok((devices.table.cuStreamSynchronize)(devices.streams[0]));
-                }
-                devices.enter(1);
                 let target = host.borrow_mut().as_mut_ptr().cast();
                 let code = (devices.table.cuMemcpyDtoHAsync_v2)(target, devices.data, 64, devices.streams[1]);
                 assert!(code == CUresult::CUDA_SUCCESS || race, "{code:?}");
             }
         });
-        assert_eq!(found > 0, race);
+        assert_eq!(!found.is_empty(), race);
     }
 }
 
@@ -235,7 +211,7 @@ fn memory_that_is_freed_and_allocated_again_is_new() {
             }
         }
     });
-    assert_eq!(found, 0);
+    assert!(found.is_empty(), "{found:?}");
 }
 
 /// The host has seen a word of a kernel's, and then launches one that reads what the first wrote.

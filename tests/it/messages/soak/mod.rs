@@ -8,6 +8,7 @@
 //! `AQUEDUCT_TEST_SECONDS` is how long it runs (20), `AQUEDUCT_TEST_SEED` chooses what happens (1).
 
 mod figures;
+mod hearing;
 mod node;
 
 use std::path::{Path, PathBuf};

@@ -1,181 +1,26 @@
 //! One of the processes.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::Selection;
-use aqueduct::message::{
-    Delivery, Exposed, Message, Messenger, MessengerConfig, Peer, PeerEvent, Secret, Sent, Token,
-};
-use aqueduct::{Error, ErrorKind, Result};
+use aqueduct::message::{Delivery, Exposed, Messenger, MessengerConfig, Peer, Secret, Sent};
+use aqueduct::{ErrorKind, Result};
 
 use super::figures::Figures;
+use super::hearing::{
+    DEADLINE, Known, LONG, LONGEST, MARK, PLAIN, Shared, State, TOKEN, body, joined, noise,
+};
 use super::{Board, PATIENCE, RANKS, Random, SHARING, Step};
-
-/// Kinds of messages.
-const PLAIN: u16 = 1;
-const LONG: u16 = 2;
-const TOKEN: u16 = 3;
-const MARK: u16 = 300;
 
 /// Bytes that each process exposes.
 const EXPOSED: usize = 1 << 20;
 /// Operations that one process has under way with one peer.
 const MOST: usize = 12;
-/// The operations of a run end far sooner.
-const DEADLINE: Duration = PATIENCE;
 /// Memory that one that is never killed may gain after the first round: buffers that are kept for later messages (at most 2 MiB), and
 /// what allocators keep.
 const MOST_HEAP: usize = 4 << 20;
 const MOST_RESIDENT: usize = 12 << 20;
-
-/// The longest data.
-const LONGEST: usize = 2 << 20;
-
-/// Bytes without any pattern, the same in all processes. All that is sent is a part of them, so that checking costs little.
-fn noise() -> &'static [u8] {
-    static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
-    NOISE.get_or_init(|| {
-        let mut random = Random(1);
-        (0..LONGEST / 4).flat_map(|_| random.word().to_le_bytes()).collect()
-    })
-}
-
-/// The `length` bytes that belong to `seed`.
-fn body(seed: u64, length: usize) -> &'static [u8] {
-    &noise()[(seed % LONGEST as u64) as usize..][..length]
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
-    std::array::from_fn(|n| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().unwrap()))
-}
-
-fn joined(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-/// A peer that lives, as far as this process knows.
-#[derive(Default)]
-struct Known {
-    /// `None` while this process connects to it: its first message may be there before `connect` returns.
-    peer: Option<Peer>,
-    /// Messages sent to it, and taken from it.
-    sent: u64,
-    taken: u64,
-    /// The memory that it exposes at the moment.
-    token: Option<Token>,
-    /// It has been told what this process exposes at the moment.
-    told: bool,
-    /// The rounds whose ends were said to it, and by it.
-    marked: (u32, u32),
-    under_way: usize,
-}
-
-#[derive(Default)]
-struct State {
-    /// By rank and generation.
-    peers: BTreeMap<(u32, u64), Known>,
-    begun: u64,
-    ended: u64,
-    messages: u64,
-    bytes: u64,
-    longs: u64,
-    reads: u64,
-    /// Operations that a killed peer, a cancellation, a deadline or a revoked token has ended.
-    lost: u64,
-}
-
-fn key(peer: &Peer) -> (u32, u64) {
-    (peer.rank(), peer.generation())
-}
-
-/// State that callbacks share with the loop.
-#[derive(Clone)]
-struct Shared {
-    rank: u32,
-    board: Board,
-    state: Arc<Mutex<State>>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A panic in a callback would only be logged.
-    fn fail(&self, why: &str) -> ! {
-        eprintln!("rank {}: {why}", self.rank);
-        std::process::exit(3)
-    }
-
-    fn require(&self, right: bool, why: impl FnOnce() -> String) {
-        if !right {
-            self.fail(&why());
-        }
-    }
-
-    /// An error of a peer: it must have been killed, or everybody leaves.
-    fn lost(&self, peer: &Peer, error: &Error) {
-        let excused = self.board.is_dead(peer.generation()) || self.board.step() == Step::End;
-        self.require(excused && error.kind() == ErrorKind::PeerLost, || format!("{peer:?}: {error}"));
-    }
-
-    /// An operation with `peer` has ended.
-    fn ended(&self, peer: &Peer) {
-        self.lock().ended += 1;
-        self.with(peer, |known| known.under_way -= 1);
-    }
-
-    fn with<T>(&self, peer: &Peer, then: impl FnOnce(&mut Known) -> T) -> Option<T> {
-        self.lock().peers.get_mut(&key(peer)).map(then)
-    }
-
-    fn plain(&self, message: &Message) {
-        let bytes = message.bytes();
-        let [number, seed] = words(bytes);
-        self.require(bytes[16..] == *body(seed, bytes.len() - 16), || {
-            format!("message {number} came damaged")
-        });
-        let taken = self.with(message.peer(), |known| {
-            known.taken += 1;
-            known.taken - 1
-        });
-        // A peer is there before its first message, and goes after its last one.
-        self.require(taken == Some(number), || format!("message {number} came instead of {taken:?}"));
-        let mut state = self.lock();
-        state.messages += 1;
-        state.bytes += bytes.len() as u64;
-    }
-
-    /// An offer of long data, which its seed says to take or not.
-    fn long(&self, message: &mut Message) {
-        let [seed, length] = words(message.bytes());
-        let long = message.long().unwrap_or_else(|| self.fail("an offer without data"));
-        self.require(long.len() as u64 == length, || format!("{} bytes instead of {length}", long.len()));
-        match seed % 8 {
-            0 => long.refuse(),
-            1 => drop(long),
-            _ => {
-                let (shared, peer) = (self.clone(), message.peer().clone());
-                let done = move |outcome: Result<Vec<u8>>| match outcome {
-                    Ok(bytes) => {
-                        shared.require(bytes == body(seed, length as usize), || {
-                            "long data came damaged".into()
-                        });
-                        let mut state = shared.lock();
-                        state.longs += 1;
-                        state.bytes += length;
-                    }
-                    Err(error) => shared.lost(&peer, &error),
-                };
-                if let Err(error) = long.read(vec![0; length as usize], DEADLINE, done) {
-                    self.lost(message.peer(), &error);
-                }
-            }
-        }
-    }
-}
 
 /// One process.
 pub(super) struct Node {
@@ -206,43 +51,7 @@ impl Node {
         let before = Figures::now();
         let messenger = Messenger::new(rank, config).unwrap();
         let shared = Shared { rank, board, state: Arc::default() };
-        let [a, b, c, d, e] = [(); 5].map(|()| shared.clone());
-        messenger.on(PLAIN, move |message| a.plain(&message)).unwrap();
-        messenger.on(LONG, move |mut message| b.long(&mut message)).unwrap();
-        messenger
-            .on(TOKEN, move |message| {
-                let token =
-                    Token::from_bytes(message.bytes()).unwrap_or_else(|error| c.fail(&error.to_string()));
-                c.with(message.peer(), |known| known.token = Some(token));
-            })
-            .unwrap();
-        messenger
-            .on(MARK, move |message| {
-                let [round, count] = words(message.bytes());
-                let taken = d.with(message.peer(), |known| {
-                    known.marked.1 = round as u32;
-                    known.taken
-                });
-                d.require(taken == Some(count), || {
-                    format!("{taken:?} messages came of {count} that were sent")
-                });
-            })
-            .unwrap();
-        messenger
-            .on_peer(move |event| match event {
-                PeerEvent::Connected(peer) => {
-                    let known = Known { peer: Some(peer.clone()), ..Known::default() };
-                    let before = e.lock().peers.insert(key(&peer), known);
-                    e.require(before.is_none(), || format!("{peer:?} connected twice"));
-                }
-                PeerEvent::Gone(peer, why) => {
-                    e.lost(&peer, &why);
-                    let known = e.lock().peers.remove(&key(&peer));
-                    e.require(known.is_some(), || format!("{peer:?} went twice"));
-                }
-                _ => {}
-            })
-            .unwrap();
+        shared.hear(&messenger);
         let threaded = rank % 2 == 1;
         if threaded {
             messenger.start_thread().unwrap();

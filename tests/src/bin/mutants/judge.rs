@@ -234,3 +234,48 @@ pub(crate) fn verdicts(folder: &Path) -> Vec<Verdict> {
 pub(crate) fn results(folder: &Path) -> PathBuf {
     folder.join("results.tsv")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Two tests share a process. The first one speaks of a race and passes, the second one fails for another reason.
+    #[test]
+    fn a_test_is_not_credited_with_the_words_of_another_one_of_its_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("logs")).unwrap();
+        let binary = folder.path().join("suite");
+        let script = "#!/bin/bash
+[ -n \"$PLANTED\" ] || exit 0
+[[ \"$*\" != *' a b' ]] || printf 'test a ... cuda-soft: data race\\nok\\n'
+printf 'test b ... 1 is not 2\\nFAILED\\n'
+exit 101
+";
+        std::fs::write(&binary, script).unwrap();
+        std::fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+        let covered = ["a", "b"].map(|test| Covered {
+            suite: "x".to_owned(),
+            check: Check::Races,
+            test: test.to_owned(),
+            millis: 1,
+            uses: BTreeSet::from(["kernel".to_owned()]),
+        });
+        let judge = Judge {
+            suites: &[Suite::parse(&format!("x={}", binary.display())).unwrap()],
+            covered: &covered,
+            folder: folder.path(),
+            seeds: 1,
+            patience: 60_000,
+            most: 1000,
+            catches: Mutex::default(),
+        };
+        let case =
+            Case { name: "m", kind: "order", used: "kernel", variable: ("PLANTED", Path::new("here")) };
+        let verdict = judge.judge(0, &case);
+        let (outcome, test, how) = (verdict.outcome.as_str(), verdict.test.as_str(), verdict.how.as_str());
+        assert_eq!((outcome, test, how, verdict.runs), ("caught", "x::b", "wrong", 2));
+    }
+}

@@ -105,7 +105,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) enum End {
     Passed,
-    /// The first test that failed, and the output.
+    /// The first test that failed, and what was printed while it ran.
     Failed(String, String),
     /// The runner ended it.
     TimedOut,
@@ -152,8 +152,10 @@ pub(crate) fn run(
         return End::TimedOut;
     }
     let signal = status.signal().filter(|_| ended);
-    let test = failed(&text, tests).unwrap_or_else(|| format!("{} (signal {signal:?})", tests[0]));
-    End::Failed(test, text)
+    match failed(&text, tests) {
+        Some((test, printed)) => End::Failed(test.to_owned(), printed.to_owned()),
+        None => End::Failed(format!("{} (signal {signal:?})", tests[0]), text),
+    }
 }
 
 /// The variable by which processes of one run are found.
@@ -188,21 +190,23 @@ fn is_failure(line: &str) -> bool {
     line.ends_with("FAILED") && !line.starts_with("test result")
 }
 
-/// The first of `tests` that the output calls failed. It may contain the output of a test that one of them has started.
-fn failed(output: &str, tests: &[&str]) -> Option<String> {
-    let mut running = None;
-    for line in output.lines() {
+/// The first of `tests` that the output calls failed, with its own part of the output. That may contain the output of a test that it
+/// has started.
+fn failed<'a>(output: &'a str, tests: &[&str]) -> Option<(&'a str, &'a str)> {
+    let (mut running, mut at) = (None, 0);
+    for line in output.split_inclusive('\n') {
         // The test's own output may stand between its name and its end.
         if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
             && tests.contains(&test)
         {
-            running = Some(test);
+            running = Some((test, at));
         }
-        if is_failure(line) {
-            return running.map(str::to_owned);
+        at += line.len();
+        if is_failure(line.trim_end()) {
+            break;
         }
     }
-    running.map(str::to_owned)
+    running.map(|(test, start)| (test, &output[start..at]))
 }
 
 #[cfg(test)]
@@ -213,16 +217,31 @@ mod tests {
     fn the_first_failed_test_is_found() {
         let output = "test a ... ok\ntest b::c ... noise\nFAILED\ntest a::d ... FAILED\n\nfailures:\n    a::d\n    b::c\n";
         let tests = ["a", "b::c", "a::d"];
-        assert_eq!(failed(output, &tests).as_deref(), Some("b::c"));
-        assert_eq!(failed("test a ... ok\ntest b::c ... killed", &tests).as_deref(), Some("b::c"));
-        assert_eq!(failed("killed", &tests), None);
+        let name = |output| failed(output, &tests).map(|(test, _)| test);
+        assert_eq!(name(output), Some("b::c"));
+        assert_eq!(name("test a ... ok\ntest b::c ... killed"), Some("b::c"));
+        assert_eq!(name("killed"), None);
     }
 
     /// Run again by its name, the inner one would pass: it is ignored.
     #[test]
     fn a_failed_test_that_another_one_has_started_is_not_taken_for_that() {
         let output = "test a ... ok\ntest outer ... panicked: it said\ntest inner ... FAILED\nFAILED\n";
-        assert_eq!(failed(output, &["a", "outer"]).as_deref(), Some("outer"));
+        assert_eq!(failed(output, &["a", "outer"]).map(|(test, _)| test), Some("outer"));
+    }
+
+    /// The tests of a run share one output: words of those before and behind the failed one are not its words.
+    #[test]
+    fn a_failed_test_comes_with_what_was_printed_while_it_ran() {
+        let tests = ["a", "b", "c"];
+        let failed = |output| failed(output, &tests);
+        let output = "test a ... a race\nok\ntest b ... 1 is not 2\nFAILED\ntest c ... a race\nFAILED\n";
+        assert_eq!(failed(output), Some(("b", "test b ... 1 is not 2\nFAILED\n")));
+        assert_eq!(failed("test a ... a race\nok\ntest b ... killed"), Some(("b", "test b ... killed")));
+        assert_eq!(
+            failed("test a ... ok\ntest b ... a race\nFAILED"),
+            Some(("b", "test b ... a race\nFAILED"))
+        );
     }
 
     /// The run is ended by time while a process with a group of its own is there, and that ends, too.

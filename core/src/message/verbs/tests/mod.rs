@@ -31,6 +31,8 @@ use crate::net::ready::wait_readable;
 use crate::rdma::{Verbs, standin};
 
 pub(super) const SOON: Duration = Duration::from_secs(30);
+/// Nothing that a test waits for takes so long.
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// One end of a pair of sockets.
 #[derive(Debug)]
