@@ -4,7 +4,7 @@ mod numbers;
 
 use aqueduct::ErrorKind;
 use aqueduct::channel::PortChannel;
-use aqueduct::comm::Transport;
+use aqueduct::comm::{Host2DeviceSemaphore, Transport};
 use aqueduct::gpu::{CaptureMode, GraphExec, Stream};
 use aqueduct::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
 use aqueduct_ptx::abi::{LEFT_NOT, Operation};
