@@ -172,7 +172,7 @@ pub(crate) fn load(
         }
     }
     let constant = code.globals.iter().filter(|g| g.constant).map(|g| g.size).sum();
-    let image = Arc::new(Image { code: Arc::new(code), globals });
+    let image = Arc::new(Image::new(Arc::new(code), globals));
     Ok(Loaded { device, image, ptx_version, constant, kernels: Mutex::default(), _variables: variables })
 }
 

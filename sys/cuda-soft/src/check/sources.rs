@@ -14,12 +14,12 @@ pub(crate) enum Source {
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     list: Vec<Source>,
-    numbers: HashMap<(usize, u32, u32), u32>,
+    numbers: HashMap<(u64, u32, u32), u32>,
 }
 
 impl Sources {
     /// The number of the source with this key, which `make` makes when it is new.
-    pub(super) fn number(&mut self, key: (usize, u32, u32), make: impl FnOnce() -> Source) -> u32 {
+    pub(super) fn number(&mut self, key: (u64, u32, u32), make: impl FnOnce() -> Source) -> u32 {
         *self.numbers.entry(key).or_insert_with(|| {
             self.list.push(make());
             self.list.len() as u32 - 1

@@ -63,7 +63,7 @@ impl Checker {
 
 impl State {
     /// The number of an instruction or call.
-    pub(crate) fn source(&mut self, key: (usize, u32, u32), make: impl FnOnce() -> Source) -> u32 {
+    pub(crate) fn source(&mut self, key: (u64, u32, u32), make: impl FnOnce() -> Source) -> u32 {
         self.sources.number(key, make)
     }
 

@@ -153,8 +153,7 @@ impl Warp {
         let stacks = self.stacks();
         let Some(check) = &mut self.check else { return Ok(()) };
         let (function, pc) = check.at;
-        let image = &cx.grid.launch().image;
-        let key = (Arc::as_ptr(image).addr(), function, pc);
+        let key = (cx.grid.image().number, function, pc);
         check.source = state.source(key, || {
             let (function, line) = cx.grid.source((function, pc));
             Source::Instruction { kernel: cx.grid.function().name.clone(), function, line }

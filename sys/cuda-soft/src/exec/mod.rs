@@ -51,6 +51,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::check;
 use crate::code::Module;
@@ -70,6 +71,17 @@ pub struct Image {
     pub code: Arc<Module>,
     /// The address of each of [`Module::globals`].
     pub globals: Vec<u64>,
+    /// Which of all images it is. An address is used again when an image is dropped.
+    pub(crate) number: u64,
+}
+
+impl Image {
+    /// An image of `code`, whose variables lie at `globals`.
+    #[must_use]
+    pub fn new(code: Arc<Module>, globals: Vec<u64>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { code, globals, number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
 }
 
 /// A kernel launch.

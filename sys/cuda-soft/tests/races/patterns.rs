@@ -140,11 +140,13 @@ PASS:
     setp.ne.u32 %p1, %r0, 1;
     @%p1 bra PASS;
     red.add.relaxed.gpu.global.u32 [%flag], 1;
+    st.relaxed.gpu.global.u32 [%flag+128], 1;
     bra DONE;
-READ:
-    ld.acquire.gpu.global.u32 %r0, [%flag];
-    setp.ne.u32 %p1, %r0, 2;
+READ: // which would acquire from the first block, if it saw its 1
+    ld.relaxed.gpu.global.u32 %r0, [%flag+128];
+    setp.ne.u32 %p1, %r0, 1;
     @%p1 bra READ;
+    ld.acquire.gpu.global.u32 %r0, [%flag];
     ld.weak.global.u32 %r1, [%data];",
         devices: 1,
         grid: 3,

@@ -142,7 +142,8 @@ fn a_kernel_starts_in_each_of_its_threads() {
     }
 }
 
-/// The host's word publishes what the host knows. An atomic operation on it passes that on, a store over it does not.
+/// The host's word publishes what the host knows. An atomic operation on it passes that on, a store over it does not. The reader
+/// polls another word: it would acquire from the host's own value.
 #[test]
 fn an_update_of_the_hosts_word_passes_on_what_the_host_knows() {
     for (update, race) in [
@@ -159,11 +160,13 @@ UPDATE:
     setp.ne.u32 %p0, %r0, 1;
     @%p0 bra UPDATE;
     {update}
+    st.relaxed.sys.global.u32 [%flag+128], 1;
     bra DONE;
 READ:
-    ld.acquire.sys.global.u32 %r0, [%flag];
-    setp.ne.u32 %p0, %r0, 2;
+    ld.relaxed.sys.global.u32 %r0, [%flag+128];
+    setp.ne.u32 %p0, %r0, 1;
     @%p0 bra READ;
+    ld.acquire.sys.global.u32 %r0, [%flag];
     ld.weak.global.u32 %r0, [%data];"
         );
         let found = races_on_host(|devices| {

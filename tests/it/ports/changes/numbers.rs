@@ -10,7 +10,7 @@ use aqueduct::comm::{Host2DeviceSemaphore, Transport};
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, PinnedBuffer, Stream};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig, SemaphoreId};
 
-use super::{BOTH, LEN, two};
+use super::{BOTH, LEN, add_once_free, two};
 use crate::group::{Rank, soon};
 use crate::ports::peer_channel::peer_channels;
 
@@ -21,7 +21,7 @@ pub(super) fn a_number_used_again_does_not_hide_a_failure(rank: &Rank) {
     let config = ProxyServiceConfig { max_semaphores: 1, ..ProxyServiceConfig::default() };
     let small = ProxyService::start(&rank.comm, config).unwrap();
     let [dst, src] = [&end.theirs, &end.mine].map(|memory| small.add_memory(memory).unwrap());
-    let first = small.add_semaphore(&end.host).unwrap();
+    let first = add_once_free(&small, &end.host);
     let channel = PortChannel::new(&small, first, dst, src).unwrap();
     channel.wait(&end.stream).unwrap();
     small.remove_semaphore(first).unwrap();

@@ -81,7 +81,7 @@ impl Rig {
     ) -> mpsc::Receiver<Result<(), Fault>> {
         module.check().expect("the test's code");
         let launch = Launch {
-            image: Arc::new(Image { code: Arc::new(module), globals: Vec::new() }),
+            image: Arc::new(Image::new(Arc::new(module), Vec::new())),
             function: 0,
             grid,
             block,
