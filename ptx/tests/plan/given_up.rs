@@ -5,19 +5,24 @@ use aqueduct_ptx::abi::{ABORT_RECORD_COMPLETE, NO_PEER, Operation};
 use aqueduct_ptx::plan::{Base, Block, Element, Kernel, Operand, Reduction, Step};
 
 use crate::rig::{
-    BARRIERS, INBOUND, SEMAPHORES, Sizes, World, fixed, kernel, moved, operand, signal, wait, with_packets,
+    BARRIERS, INBOUND, SEMAPHORES, Sizes, World, fixed, kernel, moved, operand, signal, wait, with_lines,
+    with_packets,
 };
 
 /// Runs rank 1 of two alone until it is told to leave; returns the operation and the rank of its record.
 fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
+    lonely_by(with_packets(kernel(2, Element::U8, steps), 1, 2), blocks)
+}
+
+fn lonely_by(plan: Kernel, blocks: u32) -> (u32, u32) {
     let world = World::new(2, 4096, 2, 1024);
-    let plan = with_packets(kernel(2, Element::U8, steps), 1, 2);
     let plan = Kernel { blocks: vec![Block { shape: 0, row: Vec::new() }; blocks as usize], ..plan };
     // Its own signals have come.
     let own = world.memory[1].control + u64::from(INBOUND) + 16;
     world.machine.write(1, own, &9u64.to_ne_bytes());
     let before = world.machine.read(0, world.memory[0].control, 4096);
     let scratch = world.machine.read(0, world.memory[0].scratch, 4096);
+    let packets = world.machine.read(0, world.memory[0].packets, 4096);
     let function = world.load(1, &plan);
     let args = world.args(1, Sizes { chunk: 512, input: 512, output: 512 }, [0, 0], &plan);
     world.machine.launch(1, function, LaunchShape { grid: blocks, block: 64 }, &args);
@@ -25,9 +30,24 @@ fn lonely(steps: Vec<Step>, blocks: u32) -> (u32, u32) {
     world.machine.finish();
     assert_eq!(world.machine.read(0, world.memory[0].control, 4096), before, "it signalled after it gave up");
     assert_eq!(world.machine.read(0, world.memory[0].scratch, 4096), scratch, "it stored after it gave up");
+    assert_eq!(
+        world.machine.read(0, world.memory[0].packets, 4096),
+        packets,
+        "it sent packets after it gave up"
+    );
     let record = world.machine.record(1);
     assert_eq!((record.state, record.rank), (ABORT_RECORD_COMPLETE, 1));
     (record.operation, record.peer)
+}
+
+/// A lane whose wait was given up has its whole warp send no lines: those of the others would be taken for whole.
+#[test]
+fn a_lane_that_gave_up_holds_the_lines_of_its_warp_back() {
+    let send = moved(vec![operand(1, Base::Input, 0)], vec![operand(0, Base::Packets, 0)], 1, None);
+    for waits in [vec![wait(0)], vec![wait(1), wait(0)]] {
+        let plan = with_lines(kernel(2, Element::U8, vec![Step::Wait(waits), send.clone()]), 1, 2);
+        assert_eq!(lonely_by(plan, 1), (Operation::WAIT.0, 0));
+    }
 }
 
 /// The step behind each wait would show that the block had gone on.
