@@ -1,4 +1,4 @@
-//! What is wrong with the environment variables that a job reads.
+//! Finds the environment variables that a job would refuse.
 
 use aqueduct::bootstrap::Launch;
 use aqueduct::collective::Tuning;

@@ -72,7 +72,7 @@ fn everything_passes_and_what_cannot_run_says_why() {
     ]);
 }
 
-/// What the device lacks cannot fail.
+/// A check of what the device lacks does not run, and so cannot fail.
 #[test]
 fn a_kind_of_handle_that_the_device_lacks_is_not_run() {
     for (lacks, name, why) in [

@@ -154,7 +154,8 @@ impl ProxyService {
     ///
     /// # Errors
     /// `InvalidUsage` if the connection belongs to another service, which gives it up when it has removed all semaphores of it and
-    /// served the requests for them that it had taken, or has stopped; `Exhausted` if no number is free, see
+    /// served the requests for them that it had taken, or when its threads have ended (a service that was dropped ends them a little
+    /// later; [`stop`](Self::stop) waits for them); `Exhausted` if no number is free, see
     /// [`remove_semaphore`](Self::remove_semaphore); `Stopped`, or the failure that ended the service.
     pub fn add_semaphore(&self, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
         let inner = &*self.inner;

@@ -1,4 +1,4 @@
-//! What a process knows of its peers, and how it checks what they send.
+//! The peers as one process hears them, and its checks of what they send.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -123,18 +123,13 @@ impl Hooks for Ends {
     }
 }
 
-#[test]
-fn what_is_dropped_as_work_ends_is_not_forgotten() {
-    let ends = Arc::new(Ends { dropping: thread::current().id(), seen: Mutex::default() });
-    let watched = driver().with_hooks(ends.clone());
-    let (leaves, stays) = (context(&watched, 0), context(&watched, 1));
-    let stream = Stream::new(&stays).unwrap();
+/// Drops `things`, of which the context of `device` is the last, while a stream of `stays` works. `ends` hears of the calls that look.
+fn dropped_as_work_ends<T>(ends: &Ends, stays: &Context, device: &Device, things: T) {
+    let stream = Stream::new(stays).unwrap();
     // The gate's memory belongs to another driver value, whose calls nobody watches.
-    let word = Arc::new(PinnedBuffer::new(&context(&driver(), 1), 8).unwrap());
+    let word = Arc::new(PinnedBuffer::new(&context(&driver(), stays.device().ordinal()), 8).unwrap());
     let gate = Arc::new(Gate { slice: word.slice(..).unwrap(), word });
     stream.wait_value64(&gate.slice, 1).unwrap();
-    let memory = PinnedBuffer::new(&leaves, 64).unwrap();
-    let device = leaves.device().clone();
     let (go, went) = channel();
     let (done, cleaned) = channel();
     thread::scope(|scope| {
@@ -144,9 +139,19 @@ fn what_is_dropped_as_work_ends_is_not_forgotten() {
             let _ = done.send(());
         });
         *ends.seen.lock().unwrap() = Some(Seen { gate: gate.clone(), go, cleaned });
-        drop((memory, leaves));
+        drop(things);
     });
-    assert!(Context::existing(&device).is_none(), "neither the drop nor the wait freed it");
+    assert!(Context::existing(device).is_none(), "neither the drop nor the wait freed it");
+}
+
+#[test]
+fn what_is_dropped_as_work_ends_is_not_forgotten() {
+    let ends = Arc::new(Ends { dropping: thread::current().id(), seen: Mutex::default() });
+    let watched = driver().with_hooks(ends.clone());
+    let (leaves, stays) = (context(&watched, 0), context(&watched, 1));
+    let memory = PinnedBuffer::new(&leaves, 64).unwrap();
+    let device = leaves.device().clone();
+    dropped_as_work_ends(&ends, &stays, &device, (memory, leaves));
 }
 
 /// The rank that works has not been told yet to look at what waits for it, and does not.
@@ -156,21 +161,6 @@ fn what_is_dropped_as_work_of_a_rank_with_a_driver_of_its_own_ends_is_not_forgot
     let (leaves, stays) = (context(&driver(), 0), context(&driver().with_hooks(ends.clone()), 5));
     let buffer = GpuBuffer::with_options(&leaves, 64, FD).unwrap();
     buffer.allow(stays.device()).unwrap();
-    let stream = Stream::new(&stays).unwrap();
-    let word = Arc::new(PinnedBuffer::new(&context(&driver(), 5), 8).unwrap());
-    let gate = Arc::new(Gate { slice: word.slice(..).unwrap(), word });
-    stream.wait_value64(&gate.slice, 1).unwrap();
     let device = leaves.device().clone();
-    let (go, went) = channel();
-    let (done, cleaned) = channel();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            went.recv().unwrap();
-            stream.synchronize(SOON).unwrap();
-            let _ = done.send(());
-        });
-        *ends.seen.lock().unwrap() = Some(Seen { gate: gate.clone(), go, cleaned });
-        drop((buffer, leaves));
-    });
-    assert!(Context::existing(&device).is_none(), "neither the drop nor the wait freed it");
+    dropped_as_work_ends(&ends, &stays, &device, (buffer, leaves));
 }
