@@ -73,6 +73,8 @@ impl Context {
         if let Some(at) = streams.watched.iter().position(known) {
             streams.watched.swap_remove(at);
         }
+        #[cfg(all(test, not(loom)))]
+        tests::unwatched();
         if let Some((last, kept)) = retired {
             self.begin_waiting();
             streams.retired.push(Retired { last: Arc::new(last), kept });
@@ -181,5 +183,46 @@ impl Drop for LastWork {
             // SAFETY: the stream's owner is gone and gave it to us; destroyed here once.
             None => unsafe { call!(driver, cuStreamDestroy_v2(self.stream)) },
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::gpu::{Device, PinnedBuffer, Stream};
+    use crate::sync::Ordering;
+
+    thread_local! {
+        static UNWATCHED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    /// Runs the test's closure when a stream has left the list of streams in use, before it can be in the other one.
+    pub(super) fn unwatched() {
+        if let Some(then) = UNWATCHED.take() {
+            then();
+        }
+    }
+
+    /// Otherwise memory that its work uses could be freed.
+    #[test]
+    fn no_look_finds_a_stream_with_work_in_neither_list() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (word, stream) =
+            (Arc::new(PinnedBuffer::new(&context, 8).unwrap()), Stream::new(&context).unwrap());
+        stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+        let ((tell, told), looks) = (mpsc::channel(), context.clone());
+        UNWATCHED.set(Some(Box::new(move || {
+            // A thread that does not get the lock looks later.
+            let streams = looks.slot::<Unfinished>().0.try_lock();
+            let _ = tell.send(streams.is_ok_and(|streams| streams.are_idle(looks.driver())));
+        })));
+        drop(stream);
+        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        context.settle();
+        assert_eq!(told.try_recv(), Ok(false), "the context seems quiet while the stream works");
     }
 }
