@@ -65,6 +65,8 @@ impl Words {
     /// Tells kernels that wait for this slot to leave.
     pub(super) fn raise(&self, slot: usize) {
         self.word32(slot).store(1, Ordering::Release); // SYNC abort.word
+        #[cfg(all(test, not(loom)))]
+        tests::raised();
     }
 
     /// Clears a slot for its next user.
@@ -101,9 +103,26 @@ impl Words {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
+    use std::cell::RefCell;
+
     use super::*;
     use crate::gpu::{Device, Driver};
+
+    thread_local! {
+        static RAISED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    /// Has the next [`Words::raise`] of this thread call `then`, when kernels can see that they must leave.
+    pub(in crate::proxy) fn once_raised(then: impl FnOnce() + 'static) {
+        RAISED.set(Some(Box::new(then)));
+    }
+
+    pub(super) fn raised() {
+        if let Some(then) = RAISED.take() {
+            then();
+        }
+    }
 
     #[test]
     fn each_slot_has_two_words_that_nothing_else_has() {

@@ -312,6 +312,8 @@ impl Shard {
         }
         // After the command, so that a router that sees the count finds the command.
         self.sent.fetch_add(1, Ordering::Release);
+        #[cfg(all(test, not(loom)))]
+        super::tests::sent();
         Ok(())
     }
 }

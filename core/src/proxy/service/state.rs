@@ -181,6 +181,7 @@ mod tests {
     use super::*;
     use crate::gpu::{Device, Driver};
     use crate::proxy::service::numbers::Numbers;
+    use crate::proxy::words::tests::once_raised;
 
     #[test]
     fn each_semaphore_has_counters_of_its_own_and_a_number_below_the_limit() {
@@ -199,5 +200,19 @@ mod tests {
         (0..2).for_each(|_| ports.count_deferred());
         ports.count_dropped(3);
         assert_eq!((ports.deferred(), ports.dropped()), (2, 3));
+    }
+
+    #[test]
+    fn the_reason_is_there_when_kernels_are_told() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (ports, id) = (Ports::new(&context, 0, 1).unwrap(), SemaphoreId(0));
+        let ((tell, told), asked) = (std::sync::mpsc::channel(), ports.clone());
+        once_raised(move || {
+            let _ = tell.send(asked.check(id));
+        });
+        ports.fail(id, &Error::usage("x", "on purpose"));
+        let reason = told.try_recv().expect("kernels are told").unwrap_err();
+        assert_eq!(reason.message(), "on purpose");
     }
 }

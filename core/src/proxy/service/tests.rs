@@ -1,6 +1,7 @@
 //! A number's way from one object to the next, and a connection's from one service to the next, where the test is the proxy and
 //! the kernel.
 
+use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
 
 use super::ids::{MemoryId, SemaphoreId};
+use super::proxy_service::{ProxyService, ProxyServiceConfig};
 use super::registry::{Added, Registry};
 use super::router::{Command, Router};
 use super::state::{PortCounters, Ports};
@@ -19,6 +21,17 @@ use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::proxy::fifo::{Fifo, FifoConsumer};
 use crate::proxy::handler::ProxyHandler as _;
 use crate::sync::{AtomicU64, Ordering};
+
+thread_local! {
+    static SENT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+/// Runs the test's closure when a command has been sent, before the call that sent it goes on.
+pub(super) fn sent() {
+    if let Some(then) = SENT.take() {
+        then();
+    }
+}
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
@@ -224,4 +237,30 @@ fn a_connection_that_has_failed_begins_anew_with_its_next_semaphore() {
     let next = service.add_semaphore(&second).unwrap();
     service.router.progress().unwrap();
     service.ports.check(next).unwrap();
+}
+
+/// The proxy may hear of a semaphore, and fail it, before the call that adds it returns.
+#[test]
+fn a_semaphore_that_is_added_to_a_failed_connection_has_failed() {
+    let (_context, comm, [first, second]) = one_rank();
+    let service = ProxyService::start(&comm, ProxyServiceConfig::default()).unwrap();
+    let id = service.add_semaphore(&first).unwrap();
+    // A put into memory that nobody has added.
+    let put = ChannelTrigger { kind: TriggerKind::DATA, semaphore: id.0, ..ChannelTrigger::default() };
+    service.inner.shards[0].proxy.queue().write(0, |lap| put.encode(lap).unwrap());
+    let (ports, deadline) = (service.inner.ports.clone(), soon());
+    let wait_until_failed = move |id| {
+        while ports.check(id).is_ok() {
+            assert!(!deadline.expired(), "the proxy has not failed it");
+            std::thread::yield_now();
+        }
+    };
+    wait_until_failed(id);
+    SENT.set(Some(Box::new(move || wait_until_failed(SemaphoreId(id.0 + 1)))));
+    let added = service.add_semaphore(&second).unwrap();
+    assert!(added.0 == id.0 + 1 && SENT.take().is_none());
+    let failure = service.check(added).unwrap_err();
+    assert!(failure.message().contains("no memory 0"), "{failure}");
+    // The test took no position for its push, so the FIFO never counts as drained.
+    service.stop(Duration::ZERO).unwrap_err();
 }

@@ -4,6 +4,7 @@ use aqueduct_ptx::abi::ProxyTrigger;
 
 use super::*;
 use crate::gpu::{Device, Driver};
+use crate::proxy::words::tests::once_raised;
 
 /// Tells whether its calls come on a service thread.
 struct Where(mpsc::Sender<bool>);
@@ -68,4 +69,38 @@ fn a_proxy_that_is_to_stop_refuses_more_at_once_and_ends_when_its_work_is_done()
     }
     over.store(1, Ordering::Release);
     proxy.stop(deadline).unwrap();
+}
+
+/// Fails once it has been given its own proxy, which it asks for the reason as soon as kernels are told to leave.
+struct Fails {
+    own: mpsc::Receiver<Arc<Proxy>>,
+    answer: mpsc::Sender<Result<()>>,
+}
+
+impl ProxyHandler for Fails {
+    fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    fn progress(&mut self) -> Result<bool> {
+        let Ok(own) = self.own.try_recv() else { return Ok(false) };
+        let answer = self.answer.clone();
+        once_raised(move || {
+            let _ = answer.send(own.check());
+        });
+        Err(Error::usage("x", "on purpose"))
+    }
+}
+
+/// The caller that launched a kernel which has left asks why.
+#[test]
+fn the_reason_of_a_failure_is_there_when_kernels_are_told() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let ((give, own), (answer, answered)) = (mpsc::channel(), mpsc::channel());
+    let proxy = Arc::new(Proxy::start(&context, ProxyConfig::default(), Fails { own, answer }).unwrap());
+    give.send(proxy.clone()).unwrap();
+    let reason = answered.recv_timeout(Duration::from_secs(60)).expect("kernels are told").unwrap_err();
+    assert_eq!(reason.message(), "on purpose");
+    assert!(proxy.stop(Duration::from_secs(20)).is_err());
 }
