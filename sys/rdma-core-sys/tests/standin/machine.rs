@@ -123,6 +123,8 @@ pub(super) struct Cq {
     pub(super) lost: bool,
     pub(super) notify: bool,
     pub(super) unacknowledged: u32,
+    /// Called when a poll has found nothing.
+    pub(super) once_empty: Option<Box<dyn FnOnce() + Send>>,
 }
 
 pub(super) struct Entry {

@@ -177,6 +177,14 @@ pub fn fail_next(number: u32, status: ibv_wc_status) {
     machine().qp(number).fail_next = Some(status);
 }
 
+/// Has the next poll of the send completion queue of queue pair `number` that finds nothing call `then`, on the polling thread,
+/// before it returns.
+pub fn once_empty(number: u32, then: impl FnOnce() + Send + 'static) {
+    let mut machine = machine();
+    let queue = machine.qp(number).send_cq;
+    machine.cq(queue).once_empty = Some(Box::new(then));
+}
+
 /// Raises an asynchronous event. Its kind decides whether it concerns queue pair `number`, its send completion queue,
 /// its port 1 or its device.
 pub fn raise(number: u32, kind: ibv_event_type) {

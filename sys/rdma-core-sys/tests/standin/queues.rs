@@ -58,6 +58,7 @@ pub(super) unsafe extern "C" fn create_cq(
         lost: false,
         notify: false,
         unacknowledged: 0,
+        once_empty: None,
     };
     machine.cqs.push(Some(cq));
     raw
@@ -142,6 +143,13 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut 
         }
         // SAFETY: the caller passes room for `most` entries.
         unsafe { out.add(i).write(entry.wc) };
+    }
+    if count == 0
+        && let Some(then) = queue.once_empty.take()
+    {
+        // It may post and poll.
+        drop(machine);
+        then();
     }
     count as c_int
 }

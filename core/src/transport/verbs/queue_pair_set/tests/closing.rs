@@ -57,6 +57,32 @@ fn the_service_thread_rests_where_callers_poll() {
     });
 }
 
+/// The service thread has found nothing, and sleeps until an event tells of the next completion.
+#[test]
+fn what_completes_after_a_look_wakes_the_service_thread() {
+    with_ends(&endpoint().with_ib_signal(IbSignal::Immediate), |rig| {
+        let signal = |value| {
+            assert!(rig.signal(value));
+            rig.near.kick().unwrap();
+            standin::settle();
+        };
+        let before = rig.far.arrivals();
+        signal(1);
+        wait_for("the first signal is not noticed", || rig.far.arrivals() > before);
+        let ((tell, looked), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+        standin::once_empty(standin::peer_of(rig.numbers[0]), move || {
+            let _ = tell.send(());
+            let _ = may_go_on.recv();
+        });
+        rig.far.set.registration.nudge();
+        looked.recv().unwrap();
+        let before = rig.far.arrivals();
+        signal(2);
+        go_on.send(()).unwrap();
+        wait_for("the service thread sleeps", || rig.far.arrivals() > before);
+    });
+}
+
 /// Nobody has called it since.
 #[test]
 fn what_a_connection_had_taken_and_lost_is_told() {
@@ -162,6 +188,27 @@ fn a_failure_is_told_also_where_a_nic_holds_more_than_it_was_asked_for() {
         });
         let told = told.map(|error| error.to_string()).unwrap_or_default();
         assert!(told.contains("refused the access"), "{told}");
+    });
+}
+
+/// Queue pairs complete in any order.
+#[test]
+fn what_was_flushed_hides_no_failure_behind_it() {
+    with_ends(&endpoint().with_queue_pairs(2), |rig| {
+        let set = &rig.near.set;
+        rig.hold();
+        standin::fail_next(rig.numbers[0], ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+        assert!(rig.write(0, 0, 2 * STRIPE));
+        rig.near.kick().unwrap();
+        // With the state locked, so that nobody polls meanwhile.
+        let mut state = lock(&set.state);
+        state.queues[1].queue_pair.abort().unwrap();
+        standin::release(rig.numbers[0]);
+        standin::settle();
+        let failure = set.look(&mut state, true).unwrap_err();
+        drop(state);
+        let _ = set.fail(&failure);
+        assert!(failure.to_string().contains("refused the access"), "{failure}");
     });
 }
 
