@@ -1,9 +1,11 @@
 //! Links over shared memory, between two ends in one process; and peers that write whatever they like.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -20,6 +22,19 @@ use crate::net::RawStream;
 use crate::shm::Segment;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+
+thread_local! {
+    static FULL: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+/// Runs the test's closure when a push has found the ring full, before it asks to be rung.
+pub(super) fn pushed(how: Push) {
+    if how == Push::Full
+        && let Some(then) = FULL.take()
+    {
+        then();
+    }
+}
 
 /// One end of a pair of sockets.
 #[derive(Debug)]
@@ -144,6 +159,19 @@ fn a_full_ring_takes_nothing_and_rings_when_there_is_room() {
     while two.pull(&mut kept).unwrap() > 0 {}
     let numbers: Vec<u32> = kept.frames.iter().map(|(head, _)| head.sequence).collect();
     assert_eq!(numbers, (0..=pushed).collect::<Vec<u32>>());
+}
+
+/// The peer has taken everything before it was asked to ring, and has no later reason to.
+#[test]
+fn room_that_is_made_before_it_was_asked_for_is_used() {
+    let (one, two, ..) = pair();
+    let (two, body) = (Rc::new(two), body(100));
+    let reader = two.clone();
+    FULL.set(Some(Box::new(move || while reader.pull(&mut Kept::default()).unwrap() > 0 {})));
+    while Rc::strong_count(&two) == 2 {
+        assert!(one.push(head(0, &body), &body).unwrap() || is_readable(&one), "nobody rings");
+    }
+    assert_eq!(two.pull(&mut Kept::default()).unwrap(), 1);
 }
 
 /// The peer rings once for room. A side that takes the ring while it goes to sleep must look again, or it would never be woken.

@@ -144,6 +144,8 @@ impl Wire for RingWire {
         }
         let words = |sequence| words(Head { sequence, ..head }.encode());
         let mut pushed = self.producer.push(&self.outbound, words, body).map_err(broken)?;
+        #[cfg(all(test, not(loom)))]
+        super::tests::pushed(pushed);
         // The peer rings when it has made room. It may have done so before it was asked to.
         if pushed == Push::Full && self.producer.arm(&self.outbound, body.len()).map_err(broken)? {
             pushed = self.producer.push(&self.outbound, words, body).map_err(broken)?;
