@@ -271,7 +271,8 @@ fn a_broken_link_is_explained_by_what_broke_it() {
 mod agreements {
     use super::*;
     use crate::group::control::Outcome;
-    use crate::group::links::tests::successors;
+    use crate::group::frames;
+    use crate::group::links::tests::{Tap, successors};
     use crate::group::membership::Ranks;
 
     /// The members that are agreed if `of` take part, each with its error.
@@ -318,6 +319,19 @@ mod agreements {
         assert!(again.message().contains("was shrunk before"), "{again}");
         links[1].control().leave();
         assert!(!links[1].control().complete_generation(1), "it has left");
+    }
+
+    /// Those who go on without it must know what it has voted for.
+    #[test]
+    fn a_rank_that_leaves_tells_its_vote_before_it_says_bye() {
+        // With so many, all listen as long as they live.
+        let links = group_of(20, 1, config(None), |network| network, |_| Subscribers::default());
+        assert!(agree(&links.iter().collect::<Vec<_>>(), LONG).iter().all(Result::is_ok));
+        let tap = Tap::open(&links[11], 0);
+        assert_eq!(tap.next(), frames::MEMBERSHIP, "a new link is told the vote");
+        links[0].control().leave();
+        assert_eq!(tap.next(), frames::MEMBERSHIP, "it has said BYE first");
+        assert_eq!(tap.next(), frames::BYE);
     }
 
     #[test]

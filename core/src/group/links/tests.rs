@@ -1,6 +1,7 @@
 //! Groups of links in one process.
 
 mod failures;
+mod tap;
 mod unreachable;
 
 use std::net::Ipv4Addr;
@@ -14,6 +15,7 @@ use crate::group::peer_state::Waiters;
 use crate::group::subscriber::{Deferred, Reaction, Subscriber, Subscribers};
 use crate::net::{Interest, Layer, Next, Pollable, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+pub(in crate::group) use tap::Tap;
 
 /// A rank without kernels.
 struct Nobody;
@@ -183,29 +185,13 @@ fn an_abort_reaches_everyone_once_with_its_cause() {
     }
 }
 
-/// Tells which kinds of frames come.
-struct Listens(std::sync::mpsc::Sender<u16>);
-
-impl crate::net::Handler for Listens {
-    fn frame(&mut self, _: &crate::net::Link, frame: crate::net::Frame) -> Result<()> {
-        let _ = self.0.send(frame.kind);
-        Ok(())
-    }
-
-    fn closed(&mut self, _: &crate::net::Link, _: &Error) {}
-}
-
 #[test]
 fn who_opens_a_link_after_an_abort_is_told_of_it() {
     // With so many, all listen as long as they live.
     let links = group(20, 1);
     links[0].control.abort().abort(AbortCause::requested(0, "enough"));
-    let (tell, told) = std::sync::mpsc::channel();
-    let reactor = Reactor::start("late", ReactorConfig::default(), Box::new(Listens(tell))).unwrap();
-    let late = &links[11].identity;
-    let stream = late.network.connect_unix(&links[11].peers[0].unix, late.claims(0), soon()).unwrap();
-    let _link = reactor.add(stream);
-    assert_eq!(told.recv_timeout(Duration::from_secs(30)), Ok(crate::group::frames::FAILURE));
+    let late = Tap::open(&links[11], 0);
+    assert_eq!(late.next(), crate::group::frames::FAILURE);
 }
 
 #[test]
