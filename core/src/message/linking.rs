@@ -88,12 +88,12 @@ impl Engine {
         self.lose(&member, &error);
     }
 
-    /// Ends peers that have left, and of which no link is to come any more. Returns how many.
+    /// Ends peers that have left, and of which no link is to come any more. Returns how many. Links of theirs that are still here bring
+    /// nothing, because frames behind a goodbye are dropped; whoever ends a peer has the next turn forget them.
     pub(super) fn end_left(&self, turn: &mut Turn) -> usize {
         let leaving = turn.leaving.extract_if(.., |member| member.end().is_some() || member.has_left());
         let ended: Vec<Arc<Member>> = leaving.collect();
         for member in &ended {
-            self.forget(turn, member);
             self.lose(member, &Error::peer_lost("recv", member.rank, "it left"));
         }
         ended.len()

@@ -2,6 +2,7 @@
 
 use super::super::handshake::Handshake;
 use super::*;
+use crate::deadline::Deadline;
 
 /// Two messengers, each with a link to the other that it has made itself. The link that the other one has made is there as soon as its
 /// gate opens.
@@ -185,6 +186,26 @@ fn a_peer_that_never_connects_leaves_time_to_the_others() {
     std::thread::scope(|scope| {
         let closes = scope.spawn(|| a.close(time));
         std::thread::sleep(time * 3 / 4);
+        faults.holds.store(false, Ordering::Release);
+        assert_all_came(&log, &b);
+        closes.join().unwrap().unwrap();
+    });
+}
+
+/// The handshake is with the peer that is closed, which may count on another link. What was sent to it still arrives.
+#[test]
+fn a_link_that_is_never_made_leaves_time_to_what_was_sent() {
+    let Crossing { a, b, gates: [gate_a, gate_b], faults, to_b, log, .. } = crossing(false);
+    open(&gate_a, &to_b);
+    gate_b.store(true, Ordering::Release);
+    Faults::set(&faults.holds);
+    send_three(&to_b);
+    let _never = Handshake::begin(&a.core.engine.hub, 1, b.address().generation());
+    let deadline = Deadline::after(Duration::from_secs(6));
+    std::thread::scope(|scope| {
+        let closes = scope.spawn(|| to_b.close(deadline));
+        until(&[], || to_b.member.end().is_some());
+        assert!(!deadline.expired(), "it has waited for the link all the time");
         faults.holds.store(false, Ordering::Release);
         assert_all_came(&log, &b);
         closes.join().unwrap().unwrap();

@@ -1,5 +1,6 @@
 //! How peers end: calls that fail, handles that stay, and messengers that are closed.
 
+use super::super::handshake::Handshake;
 use super::*;
 
 /// The messages that came before are dispatched, then the news with its reason.
@@ -263,4 +264,32 @@ fn closing_ends_what_is_under_way_with_a_peer_that_has_connected_again() {
         assert_eq!(*lock(&ended), Some(ErrorKind::Stopped));
         assert!(to_b.lost().is_some());
     }
+}
+
+/// The earlier peer has left, and another link of it seems to be on its way, when the messenger closes.
+#[test]
+fn closing_ends_an_earlier_peer_that_has_left_while_a_link_is_made() {
+    let Pair { a, b, faults, to_b, to_a, .. } = pair(false);
+    Faults::set(&faults.holds);
+    std::thread::scope(|scope| {
+        let closes = scope.spawn(|| to_b.close(SOON));
+        until(&[], || to_b.member.end().is_some());
+        // In its next life: the goodbye of the one before is still on its way.
+        a.connect(b.address(), SOON).unwrap();
+        until(&[&b], || lock(&b.core.engine.turn).links.iter().count() == 2);
+        assert!(to_a.lost().is_none());
+        let handshake = Handshake::begin(&b.core.engine.hub, 0, a.address().generation());
+        faults.holds.store(false, Ordering::Release);
+        until(&[&b], || lock(&b.core.engine.turn).leaving.len() == 1);
+        closes.join().unwrap().unwrap();
+        drop(handshake);
+    });
+    assert!(to_a.lost().is_none(), "nobody has looked since");
+    let engine = b.core.engine.clone();
+    b.close(SOON).unwrap();
+    assert!(to_a.lost().is_some());
+    assert!(
+        lock(&engine.turn).leaving.is_empty(),
+        "it is kept as long as anything holds the messenger's parts"
+    );
 }

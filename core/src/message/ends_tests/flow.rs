@@ -258,3 +258,27 @@ fn more_messages_than_there_is_credit_for_end_the_link() {
     assert!(line.push(head, &credit::Amount { messages: 1, bytes: 0 }.encode()).unwrap());
     until(&[&a, &b], || peer.lost().is_some());
 }
+
+/// A thread begins an operation with a deadline while another one looks at those of the same peer.
+#[test]
+fn a_peer_is_listed_once_for_its_deadlines() {
+    let Pair { a, b, to_b, .. } = pair(false);
+    let exposed = b.expose(vec![1; 10]).unwrap();
+    to_b.read(&exposed.token(), 0, vec![0; 10], SOON, |_| ()).unwrap();
+    let (member, hub, mut listed) = (&to_b.member, &a.core.engine.hub, Vec::new());
+    hub.take_timed(&mut listed);
+    assert_eq!(listed.len(), 1);
+    std::thread::scope(|scope| {
+        let line = member.lines()[0].clone();
+        let reads = lock(&line.reads);
+        // Waits for the reads once it has begun.
+        let looks = scope.spawn(|| member.expire());
+        until(&[], || {
+            member.mark_timed();
+            hub.take_timed(&mut listed);
+            listed.len() == 2
+        });
+        drop(reads);
+        assert!(looks.join().unwrap().is_none(), "it stays in the list of the one that looked, too");
+    });
+}
