@@ -240,6 +240,9 @@ again() {
     echo "again: all tests passed $rounds times"
 }
 
+# The example of docs/first-crate.md, built as users do: outside the workspace.
+first-crate() { tests 900 -p aqueduct-tools --test command first_crate:: -- --ignored; }
+
 # Ranks under Open MPI, Hydra and, where PyTorch is installed, torchrun.
 launchers() {
     local without=()
@@ -320,6 +323,7 @@ lane unkind unkind
 lane stand-in stand-in
 lane mutants mutants
 lane rust-mutants rust-mutants
+lane first-crate first-crate
 lane launchers launchers
 lane faults faults
 lane fuzz fuzz

@@ -13,6 +13,7 @@ lane_of() {
         *"mount namespace"*) echo namespaces ;;
         "needs root, "*) echo two-users ;;
         *"a lane of its own runs it") echo messages ;;
+        *"ci/deep.sh first-crate") echo first-crate ;;
         *"ci/deep.sh faults") echo faults ;;
         *"ci/deep.sh scale") echo scale ;;
         *AQUEDUCT_TEST_PLANS) echo plans ;;

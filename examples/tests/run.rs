@@ -38,7 +38,7 @@ fn finish(rank: Process, deadline: Instant) -> (bool, String) {
 }
 
 /// Runs `program` as two ranks, with the handles that the device prefers and with legacy ones, whose owners wait for their
-/// peers. Each rank must succeed and print one line: its rank, its driver, and what `says` returns.
+/// peers. Each rank must succeed and print one line: its rank, its driver, and at the end what `says` returns.
 fn run(program: &str, hardware: bool, says: impl Fn(u32) -> String) {
     for handle in ["auto", "ipc"] {
         run_with(program, hardware, handle, &says);
@@ -65,7 +65,8 @@ fn run_with(program: &str, hardware: bool, handle: &str, says: impl Fn(u32) -> S
         let driver = if hardware { "" } else { "software: " };
         let right = *success
             && output.lines().count() == 1
-            && output.starts_with(&format!("rank {rank} on {driver}"))
+            && output.starts_with(&format!("rank {rank} "))
+            && output.contains(&format!(" on {driver}"))
             && output.ends_with(&format!(": {}\n", says(rank)));
         assert!(right, "rank {rank} should say: {}; {outcomes:#?}", says(rank));
     }
@@ -112,6 +113,10 @@ fn port_channel(hardware: bool) {
     run(env!("CARGO_BIN_EXE_port-channel"), hardware, |_| "all 100000 numbers came, over CudaIpc".into());
 }
 
+fn first_crate(hardware: bool) {
+    run(env!("CARGO_BIN_EXE_first-crate"), hardware, |_| "all 1048576 sums are right".into());
+}
+
 macro_rules! each {
     ($($example:ident)+) => {
         mod soft {
@@ -130,7 +135,7 @@ macro_rules! each {
     };
 }
 
-each! { ping_pong host_semaphores memory_channel port_channel }
+each! { ping_pong host_semaphores memory_channel port_channel first_crate }
 
 #[test]
 fn an_example_that_is_started_alone_says_how_to_start_it() {
@@ -139,6 +144,7 @@ fn an_example_that_is_started_alone_says_how_to_start_it() {
         env!("CARGO_BIN_EXE_host-semaphores"),
         env!("CARGO_BIN_EXE_memory-channel"),
         env!("CARGO_BIN_EXE_port-channel"),
+        env!("CARGO_BIN_EXE_first-crate"),
     ];
     for program in programs {
         let name = program.rsplit('/').next().expect("a path has a last part");

@@ -48,7 +48,7 @@ fn the_rank_that_ran_out_first_is_named() {
 
 /// Whether a rank says that another one has failed.
 fn accuses(line: &str) -> bool {
-    [" failed: ", " was lost: ", "aborted by rank ", "remote error: rank "]
+    [" failed: ", " was lost: ", "aborted by rank ", "remote error: "]
         .iter()
         .any(|words| line.contains(words))
 }
