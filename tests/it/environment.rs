@@ -53,11 +53,10 @@ fn a_rendezvous_whose_server_has_stopped() {
     let rendezvous = start_rendezvous(Some(2));
     let id = rendezvous.unique_id().clone();
     drop(rendezvous);
-    let since = Instant::now();
-    let joined = TcpBootstrap::new(0, 2, &id, Deadline::after(Duration::from_secs(5)));
+    // It gives up long before its deadline.
+    let joined = TcpBootstrap::new(0, 2, &id, Deadline::after(Duration::from_secs(3600)));
     let words = ["rank 0 cannot join at the rendezvous", "still runs", "firewall"];
     refused(joined, ErrorKind::System, &words);
-    assert!(since.elapsed() < Duration::from_secs(6));
 }
 
 /// With every limit from too few to enough, the result is an error that names the setting, never a hang: also where a rank

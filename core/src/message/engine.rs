@@ -1,21 +1,20 @@
 //! Moves bytes between the wires and the inboxes, on whichever thread asks for progress.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::burials::Burials;
 use super::handlers::Handlers;
 use super::handshake::Handshake;
 use super::hello::Hello;
 use super::hub::Hub;
-use super::inbox::Item;
 use super::line::Line;
 use super::links::{Link, Links};
 use super::member::Member;
 use super::transfers::settled;
 use super::wire::Wire;
-use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::ready::{Epoll, READ, WRITE};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -30,9 +29,11 @@ pub(super) struct Engine {
     pub(super) members: Mutex<HashMap<u32, Arc<Member>>>,
     pub(super) epoll: Epoll,
     /// Links that progress has not seen yet.
-    pub(super) arrivals: Mutex<Vec<(Arc<Member>, Arrival)>>,
+    pub(super) arrivals: Mutex<VecDeque<(Arc<Member>, Arrival)>>,
     pub(super) has_arrivals: AtomicBool,
     pub(super) turn: Mutex<Turn>,
+    /// Peers that have ended, of whose operations nobody has been told.
+    pub(super) burials: Burials,
 }
 
 /// The state of whoever makes progress.
@@ -56,6 +57,8 @@ pub(super) struct Turn {
     pub(super) checked: Option<Instant>,
     /// Something has armed the descriptors for an outer event loop.
     pub(super) armed: bool,
+    /// A peer has ended in this turn: whoever has it calls [`bury`](Engine::bury) after it.
+    pub(super) lost: bool,
 }
 
 /// The next turn takes these in the order in which they came.
@@ -79,6 +82,7 @@ impl Engine {
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
             turn: Mutex::default(),
+            burials: Burials::default(),
         })
     }
 
@@ -111,36 +115,16 @@ impl Engine {
     }
 
     fn arrive(&self, member: Arc<Member>, arrival: Arrival) {
-        lock(&self.arrivals).push((member, arrival));
+        lock(&self.arrivals).push_back((member, arrival));
         self.has_arrivals.store(true, Ordering::Release);
         self.hub.wake();
     }
 
-    /// Ends `member` because of `why`: everything under way with it ends, once.
-    pub(super) fn lose(&self, member: &Arc<Member>, why: &Error) {
+    /// Ends `member` because of `why`: everything under way with it ends, once, after the turn.
+    pub(super) fn lose(&self, turn: &mut Turn, member: &Arc<Member>, why: &Error) {
         if let Some(lines) = member.finish(why) {
-            self.bury(member, lines, why, settled());
-        }
-    }
-
-    /// Ends what is under way with a peer that has ended because of `why`, on its `lines`. Devices that copy have until `settled`.
-    pub(super) fn bury(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error, settled: Deadline) {
-        let mut members = lock(&self.members);
-        if members.get(&member.rank).is_some_and(|known| Arc::ptr_eq(known, member)) {
-            members.remove(&member.rank);
-        }
-        drop(members);
-        for line in lines {
-            line.end();
-            member.fail(&line, why, settled);
-        }
-        // It may have come and gone between two turns.
-        member.arrive();
-        member.deliver(Item::Gone(why.clone()));
-        match self.turn.try_lock() {
-            Ok(mut turn) => self.forget(&mut turn, member),
-            // The thread that makes progress forgets the links at the end of its turn, and with them their descriptors.
-            Err(_) => member.mark_dirty(),
+            self.add_burial(member, lines, why, settled());
+            turn.lost = true;
         }
     }
 

@@ -31,8 +31,9 @@ impl Engine {
         let settled = settled();
         for (member, lines) in all {
             lines.iter().filter_map(|line| line.wire()).for_each(|wire| wire.close(false));
-            self.bury(member, lines, &why, settled);
+            self.add_burial(member, lines, &why, settled);
         }
+        self.bury_all();
         sent
     }
 
@@ -68,7 +69,7 @@ impl Engine {
         let settled = settled();
         for member in self.earlier() {
             if let Some(lines) = member.finish(&why) {
-                self.bury(&member, lines, &why, settled);
+                self.add_burial(&member, lines, &why, settled);
             }
         }
         self.hub.close();
@@ -79,6 +80,8 @@ impl Engine {
         drop((std::mem::take(&mut turn.dirty), std::mem::take(&mut turn.unsent)));
         drop(std::mem::take(&mut turn.leaving));
         drop(turn);
+        // No peer ends from here on.
+        self.bury_all();
         drop((links, std::mem::take(&mut *lock(&self.arrivals))));
         self.hub.clear();
         left.clear();
@@ -92,7 +95,8 @@ impl Engine {
         let turn = lock(&self.turn);
         let arrivals = lock(&self.arrivals);
         let served = turn.links.iter().map(|(_, link)| &link.member).chain(&turn.leaving);
-        let all = served.chain(arrivals.iter().map(|(member, _)| member));
+        let held = self.burials.held();
+        let all = served.chain(arrivals.iter().map(|(member, _)| member)).chain(&held);
         all.filter(|member| member.end().is_none()).cloned().collect()
     }
 }

@@ -10,7 +10,7 @@ use super::incoming::Incoming;
 use super::links::Link;
 use super::member::Member;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Ordering, lock};
+use crate::sync::Ordering;
 
 /// Pulls from the links of a peer once one of them has failed: more than its rings and sockets hold.
 const LAST_PULLS: usize = 64;
@@ -19,9 +19,9 @@ impl Engine {
     /// Takes links that have been made.
     pub(super) fn welcome(&self, turn: &mut Turn) -> usize {
         self.has_arrivals.store(false, Ordering::Release);
-        let arrivals = std::mem::take(&mut *lock(&self.arrivals));
-        let count = arrivals.len();
-        for (member, arrival) in arrivals {
+        let mut count = 0;
+        while let Some((member, arrival)) = self.next_arrival() {
+            count += 1;
             let line = match arrival {
                 Arrival::Link(line) => line,
                 Arrival::Successor { restarted } => {
@@ -85,7 +85,7 @@ impl Engine {
         if !link.line.has_left() && member.end().is_none() {
             log::warn!("{error}");
         }
-        self.lose(&member, &error);
+        self.lose(turn, &member, &error);
     }
 
     /// Ends peers that have left, and of which no link is to come any more. Returns how many. Links of theirs that are still here bring
@@ -94,7 +94,7 @@ impl Engine {
         let leaving = turn.leaving.extract_if(.., |member| member.end().is_some() || member.has_left());
         let ended: Vec<Arc<Member>> = leaving.collect();
         for member in &ended {
-            self.lose(member, &Error::peer_lost("recv", member.rank, "it left"));
+            self.lose(turn, member, &Error::peer_lost("recv", member.rank, "it left"));
         }
         ended.len()
     }
@@ -114,7 +114,7 @@ impl Engine {
             None => return,
         };
         self.forget(turn, member);
-        self.lose(member, &Error::peer_lost("recv", member.rank, why));
+        self.lose(turn, member, &Error::peer_lost("recv", member.rank, why));
     }
 
     /// Takes what a link that is about to end has brought. Returns the error if that ends with a goodbye.
@@ -142,9 +142,14 @@ impl Engine {
             // The link may be a new one.
             self.welcome(turn);
         }
+        if self.burials.hold(member) {
+            // The link is read when it is served.
+            return false;
+        }
         let token = turn.links.iter().find(|(_, link)| Arc::ptr_eq(&link.line, line)).map(|(token, _)| token);
         let Some(token) = token else {
-            self.lose(member, &Error::peer_lost("send", member.rank, why.message()).with_source(why.clone()));
+            let why = Error::peer_lost("send", member.rank, why.message()).with_source(why.clone());
+            self.lose(turn, member, &why);
             return true;
         };
         let last = self.last_words(turn, token);

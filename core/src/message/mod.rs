@@ -2,6 +2,7 @@
 
 mod address;
 mod batch;
+mod burials;
 mod carrier;
 mod config;
 mod connecting;

@@ -10,7 +10,7 @@ use super::links::Link;
 use super::member::Member;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::sync::Ordering;
+use crate::sync::{MutexGuard, Ordering};
 
 /// While links are polled directly, progress looks at all descriptors each time that its rounds have cost so much.
 const LOOK: u32 = 1024;
@@ -32,12 +32,34 @@ impl Engine {
     /// A look at all descriptors is a system call, which takes several times as long as a round that only looks at memory. So
     /// looks are rarer there. Links that are not polled wait for 1024 idle rounds, or 64 rounds with frames, at most.
     pub(super) fn advance(&self, mut batch: Option<&mut Batch>) -> Result<usize> {
-        let mut turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return Ok(0),
-        };
-        let turn = &mut *turn;
+        let mut moved = 0;
+        loop {
+            let mut turn = match self.turn.try_lock() {
+                Ok(turn) => turn,
+                Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(std::sync::TryLockError::WouldBlock) => return Ok(moved),
+            };
+            let outcome = self.move_all(&mut turn, batch.take());
+            let lost = self.end_turn(turn);
+            moved += outcome?;
+            // The next life of a peer that has ended may have waited for that.
+            if !lost || !self.has_arrivals.load(Ordering::Acquire) {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Lets others have their turn, and ends what is under way with peers that have ended in this one. Returns whether there were any.
+    pub(super) fn end_turn(&self, mut turn: MutexGuard<'_, Turn>) -> bool {
+        let lost = std::mem::take(&mut turn.lost);
+        drop(turn);
+        if lost {
+            self.bury();
+        }
+        lost
+    }
+
+    fn move_all(&self, turn: &mut Turn, mut batch: Option<&mut Batch>) -> Result<usize> {
         if std::mem::take(&mut turn.armed) {
             self.hub.awake();
         }
@@ -145,6 +167,7 @@ impl Progress<Member> for Engine {
         match self.turn.try_lock() {
             Ok(mut turn) => {
                 self.end_broken(&mut turn, peer);
+                self.end_turn(turn);
             }
             // The thread that makes progress sees the failure at the end of its turn.
             Err(_) => peer.mark_dirty(),

@@ -18,11 +18,12 @@ impl Engine {
             turn.armed = true;
             self.hub.fall_asleep();
         }
-        let busy = self.prepare_to_sleep(&mut turn)?;
-        if busy && std::mem::take(&mut turn.armed) {
+        let busy = self.prepare_to_sleep(&mut turn);
+        if matches!(busy, Ok(true)) && std::mem::take(&mut turn.armed) {
             self.hub.awake();
         }
-        Ok(busy)
+        self.end_turn(turn);
+        busy
     }
 
     /// Has every link tell of what comes. True if there is work already.
@@ -59,7 +60,8 @@ impl Engine {
             self.fail(turn, token, &error);
             busy = true;
         }
-        Ok(busy)
+        // There is something to dispatch once what was lost has been ended.
+        Ok(busy || turn.lost)
     }
 
     /// Sleeps until something can have happened, or `deadline`.
@@ -72,8 +74,10 @@ impl Engine {
 
     fn sleep_announced(&self, deadline: Deadline) -> Result<()> {
         let mut turn = lock(&self.turn);
-        if self.prepare_to_sleep(&mut turn)? {
-            return Ok(());
+        let busy = self.prepare_to_sleep(&mut turn);
+        if !matches!(busy, Ok(false)) {
+            self.end_turn(turn);
+            return busy.map(drop);
         }
         self.hub.take_timed(&mut turn.timed);
         let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();

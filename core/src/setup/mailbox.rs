@@ -161,6 +161,9 @@ mod tests {
     const SEND: Key =
         Key { kind: Kind::MemorySend, peer: 0, space: super::super::key::Namespace::User, tag: 5 };
 
+    /// Nothing that a test waits for takes so long.
+    const HOUR: Duration = Duration::from_secs(3600);
+
     /// A descriptor, and a pipe whose end shows that it was closed.
     fn traced() -> (PipeReader, OwnedFd) {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -170,7 +173,7 @@ mod tests {
     fn is_closed(mut reader: PipeReader) -> bool {
         let (send, closed) = std::sync::mpsc::channel();
         std::thread::spawn(move || send.send(reader.read(&mut [0]).ok()));
-        closed.recv_timeout(Duration::from_secs(5)) == Ok(Some(0))
+        closed.recv_timeout(HOUR) == Ok(Some(0))
     }
 
     fn offer(fds: Vec<OwnedFd>) -> Message {

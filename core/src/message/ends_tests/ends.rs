@@ -237,7 +237,10 @@ fn a_peer_that_comes_and_goes_between_two_turns_is_told_of_in_that_order() {
     let _to_b = a.connect(b.address(), SOON).unwrap();
     until(&[], || !lock(&b.core.engine.members).is_empty());
     let member = lock(&b.core.engine.members)[&0].clone();
-    b.core.engine.lose(&member, &Error::peer_lost("test", 0, "lost on purpose"));
+    let engine = &b.core.engine;
+    let mut turn = lock(&engine.turn);
+    engine.lose(&mut turn, &member, &Error::peer_lost("test", 0, "lost on purpose"));
+    engine.end_turn(turn);
     until(&[&b], || lock(&log).len() == 2);
     assert_eq!(*lock(&log), ["connected", "gone"]);
 }

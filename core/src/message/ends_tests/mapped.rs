@@ -15,6 +15,9 @@ struct Slow {
     was_free: Arc<Mutex<Vec<bool>>>,
     /// How often it was asked whether it has ended.
     asked: Arc<AtomicUsize>,
+    /// A link whose end the driver holds up: asked after it, it answers only when the copy has ended.
+    holds_up: Arc<Mutex<Weak<Line>>>,
+    held_up: Arc<AtomicBool>,
 }
 
 /// Memory of another process.
@@ -36,6 +39,12 @@ impl Underway for Slow {
             lock(&self.was_free).push(line.reads.try_lock().is_ok());
         }
         self.asked.fetch_add(1, Ordering::AcqRel);
+        if lock(&self.holds_up).upgrade().is_some_and(|line| line.wire().is_none()) {
+            Faults::set(&self.held_up);
+            while !self.ends.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        }
         Ok(self.ends.load(Ordering::Acquire))
     }
 }
@@ -294,4 +303,95 @@ fn the_end_of_a_link_waits_for_a_device_that_still_copies() {
     reader.close(SOON).unwrap();
     assert!(slow.ends.load(Ordering::Acquire), "it still copies");
     device.join().unwrap();
+}
+
+/// Breaks the link from `a` to `b` while a device copies for a read of `a`, has `finds` find that on a thread of its own, which the device then holds up, and
+/// runs `others` meanwhile. The read has ended when it returns.
+fn while_a_device_holds_up(pair: &Pair, finds: fn(&Messenger), others: impl FnOnce() + Send) {
+    let exposed = pair.b.expose(vec![1; LENGTH]).unwrap();
+    let (slow, log) = (Slow::default(), pair.log.clone());
+    let ended = move |ended: Result<()>| lock(&log).push(format!("read {:?}", ended.unwrap_err().kind()));
+    let target = Target::new(Box::new(slow.clone()));
+    pair.to_b.read_into(&exposed.token(), 0, target, SOON, ended).unwrap();
+    until(&[&pair.a, &pair.b], || slow.put.load(Ordering::Acquire) == 1);
+    let line = pair.to_b.member.sender("test").unwrap();
+    *lock(&slow.holds_up) = Arc::downgrade(line);
+    Faults::set(&pair.faults.push);
+    pair.to_b.member.tell(line, Operation::Cancel, 0, 7, &[]).unwrap();
+    std::thread::scope(|scope| {
+        let finding = scope.spawn(|| {
+            while pair.to_b.lost().is_none() {
+                finds(&pair.a);
+            }
+        });
+        while !slow.held_up.load(Ordering::Acquire) && !finding.is_finished() {
+            std::thread::yield_now();
+        }
+        let held_up = slow.held_up.load(Ordering::Acquire);
+        pair.faults.push.store(false, Ordering::Release);
+        let (done, returned) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            others();
+            done.send(()).unwrap();
+        });
+        let returned = returned.recv_timeout(SOON);
+        let told = lock(&pair.log).clone();
+        Faults::set(&slow.ends);
+        finding.join().unwrap();
+        assert!(held_up, "the end of the link does not wait for the device");
+        assert!(returned.is_ok(), "others wait for the device, too");
+        assert!(told.is_empty(), "the device still copies: {told:?}");
+    });
+}
+
+/// The thread that finds a link broken waits for its device, and nobody else does.
+#[test]
+fn others_make_progress_while_a_device_holds_up_the_end_of_a_link() {
+    let finds: [fn(&Messenger); 3] = [
+        |messenger| _ = messenger.progress().unwrap(),
+        |messenger| _ = messenger.arm().unwrap(),
+        |messenger| _ = messenger.wait(SOON).unwrap(),
+    ];
+    for finds in finds {
+        let pair = pair(true);
+        let c = Messenger::new(2, config(true)).unwrap();
+        let to_c = pair.a.connect(c.address(), SOON).unwrap();
+        while_a_device_holds_up(&pair, finds, || {
+            pair.a.arm().unwrap();
+            assert_eq!(to_c.send(1, b"x").unwrap(), Sent::Done);
+            assert_eq!(pair.to_b.send(1, b"x").unwrap_err().kind(), ErrorKind::PeerLost);
+            pair.a.poll().unwrap();
+            pair.a.wait(Duration::ZERO).unwrap();
+            pair.a.next_deadline();
+        });
+        until(&[&pair.a], || lock(&pair.log).len() == 2);
+        let log = lock(&pair.log).clone();
+        assert!(log[0] == "read PeerLost" && log[1].contains("damaged on purpose"), "{log:?}");
+    }
+}
+
+/// A life of a peer is told of after the end of the one before, although its link was there earlier; and what it has brought is taken even if
+/// sending has failed meanwhile.
+#[test]
+fn the_next_life_of_a_peer_begins_when_a_device_lets_the_last_one_end() {
+    let pair = pair(true);
+    while_a_device_holds_up(
+        &pair,
+        |messenger| _ = messenger.progress().unwrap(),
+        || {
+            until(&[&pair.b], || pair.to_a.lost().is_some());
+            let to_a = pair.b.connect(pair.a.address(), SOON).unwrap();
+            assert_eq!(to_a.send(1, &[3]).unwrap(), Sent::Done);
+            let has_come = || !pair.a.core.engine.burials.held().is_empty() || !lock(&pair.log).is_empty();
+            until(&[&pair.a, &pair.b], has_come);
+            let to_b = pair.a.connect(pair.b.address(), SOON).unwrap();
+            Faults::set(&pair.faults.push);
+            to_b.send(1, b"x").unwrap_err();
+            pair.a.poll().unwrap();
+        },
+    );
+    until(&[&pair.a], || lock(&pair.log).len() == 4);
+    let log = lock(&pair.log).clone();
+    assert!(log[0] == "read PeerLost" && log[2] == "message 3", "{log:?}");
+    assert!(log[1].contains("damaged on purpose") && log[3].contains("damaged on purpose"), "{log:?}");
 }

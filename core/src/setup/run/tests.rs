@@ -1,11 +1,12 @@
 //! Items of one rank, and the error that is reported of several.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use super::*;
 use crate::bootstrap;
 use crate::comm::{Communicator, CommunicatorConfig};
 use crate::gpu::{Context, Device, Driver};
+use crate::ledger::holds::HoldId;
 use crate::setup::key::Kind;
 use crate::setup::mailbox::SetupMail;
 
@@ -39,8 +40,8 @@ impl Item for Fake {
     }
 }
 
-/// Runs items of rank 0 of one, by their keys and whether they fail; the error, and the end of each.
-fn run_alone(items: &[(Key, bool)], deadline: Deadline) -> (Error, Vec<(Kind, Result<()>)>) {
+/// Runs `test` on rank 0 of one.
+fn alone<T>(test: impl FnOnce(&Post<'_>) -> T) -> T {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let soon = Deadline::after(Duration::from_secs(60));
@@ -48,11 +49,15 @@ fn run_alone(items: &[(Key, bool)], deadline: Deadline) -> (Error, Vec<(Kind, Re
     let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::default(), soon).unwrap();
     let exchange = comm.exchange();
     let mail = SetupMail::new(0, 1);
-    let post = Post { group: &exchange.group, mail: &mail, ledger: &exchange.ledger };
+    test(&Post { group: &exchange.group, mail: &mail, ledger: &exchange.ledger })
+}
+
+/// Runs items, by their keys and whether they fail; the error, and the end of each.
+fn run_alone(items: &[(Key, bool)], deadline: Deadline) -> (Error, Vec<(Kind, Result<()>)>) {
     let (end, ends) = mpsc::channel();
     let items =
         items.iter().map(|&(key, fails)| Box::new(Fake { key, fails, end: end.clone() }) as Box<dyn Item>);
-    let error = run(&post, items.collect(), deadline).unwrap_err();
+    let error = alone(|post| run(post, items.collect(), deadline)).unwrap_err();
     (error, ends.try_iter().collect())
 }
 
@@ -84,6 +89,29 @@ fn an_exchange_of_the_librarys_own_names_no_tag_and_no_call_that_nobody_made() {
     assert_eq!((error.kind(), error.op()), (ErrorKind::Timeout, "setup"), "{error}");
     assert!(error.message().contains("make the same calls that prepare"), "{error}");
     assert!(!error.message().contains("4294967297") && !error.message().contains("recv_memory"), "{error}");
+}
+
+/// It comes after the last look for it, and before the attempt is over.
+#[test]
+fn an_offer_that_comes_as_the_deadline_passes_is_given_back() {
+    let key = Key::user(Kind::MemoryRecv, 0, 7);
+    let (thing, (end, ends)) = (Arc::new(()), mpsc::channel());
+    alone(|post| {
+        let attempt = post.mail.with(|attempts| attempts.begin(key));
+        assert!(post.mail.with(|attempts| attempts.ask(key)));
+        let item = Box::new(Fake { key, fails: false, end });
+        let mut one = Running { place: 0, key, attempt, step: Step::Asked, withdrawn: None, item };
+        assert!(matches!(one.advance(post, Deadline::after(Duration::ZERO)), Progress::None));
+        let hold = post.ledger.hold(HoldId::Memory(1), thing.clone(), 0);
+        let offer = Offer { holds: vec![hold.id()], ..Offer::default() };
+        hold.sent();
+        assert!(post.mail.hear(key, attempt, Message::Offer(offer)).unwrap().unused.is_none());
+        let Progress::Ended(result) = one.expire(post) else { panic!("it waits on") };
+        assert_eq!(Arc::strong_count(&thing), 2);
+        one.end(post, result);
+        assert_eq!(Arc::strong_count(&thing), 1, "its receipt has not come back");
+    });
+    assert_eq!(ends.try_recv().unwrap().1.unwrap_err().kind(), ErrorKind::Timeout);
 }
 
 #[test]

@@ -39,7 +39,12 @@ impl Engine {
 
     /// [`Self::new`], with the order of blocks and stream work left to `chance`.
     pub(crate) fn in_any_order(cores: usize, watchdog: Watchdog, chance: Option<Arc<Chance>>) -> Self {
+        Self::make(cores, watchdog, chance, Naps::default())
+    }
+
+    fn make(cores: usize, watchdog: Watchdog, chance: Option<Arc<Chance>>, naps: Naps) -> Self {
         let shared = Shared {
+            naps,
             chance,
             queues: Mutex::default(),
             event_count: EventCount::new(),
@@ -93,7 +98,27 @@ impl Drop for Engine {
     }
 }
 
+#[cfg(test)]
+impl Engine {
+    /// An engine whose threads sleep until they are woken. No nap ends in time to make up for a wake-up that is lost.
+    pub(crate) fn that_must_be_woken(cores: usize) -> Self {
+        let naps = Naps { first: ENDLESS, last: ENDLESS, idle: ENDLESS, ..Naps::default() };
+        Self::make(cores, Watchdog::default(), None, naps)
+    }
+
+    /// Number of naps that waiting units have taken.
+    pub(super) fn naps(&self) -> u64 {
+        self.shared.naps.taken.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Number of threads that sleep, or are about to.
+    pub(super) fn sleepers(&self) -> u32 {
+        self.shared.event_count.waiters.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
 struct Shared {
+    naps: Naps,
     queues: Mutex<Queues>,
     /// Notified when work is queued.
     event_count: EventCount,
@@ -251,7 +276,7 @@ impl Shared {
                 Choice::Poll(units) => self.poll(units),
                 Choice::Nothing => {
                     self.queues.lock().idle += 1;
-                    self.event_count.wait(seen, Duration::from_millis(100));
+                    self.event_count.wait(seen, self.naps.idle);
                     self.queues.lock().idle -= 1;
                 }
                 Choice::Stop => return,
@@ -261,7 +286,7 @@ impl Shared {
 
     /// Tries waiting units until one makes progress or other work is queued.
     fn poll(&self, mut units: VecDeque<Unit>) {
-        let mut nap = FIRST_NAP;
+        let mut nap = self.naps.first;
         for round in 0_u32.. {
             let seen = self.event_count.sequence();
             let mut moved = Vec::new();
@@ -294,7 +319,7 @@ impl Shared {
                 std::thread::yield_now();
             } else {
                 self.nap(&units, seen, nap);
-                nap = (nap * 2).min(LAST_NAP);
+                nap = (nap * 2).min(self.naps.last);
             }
         }
     }
@@ -308,6 +333,8 @@ impl Shared {
                 event_counts.push((event_count, *sequence));
             }
         }
+        #[cfg(test)]
+        self.naps.taken.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         wait_any(&event_counts, limit);
     }
 
@@ -376,8 +403,32 @@ impl Shared {
 }
 
 const YIELDS: u32 = 2;
-const FIRST_NAP: Duration = Duration::from_micros(50);
-const LAST_NAP: Duration = Duration::from_millis(1);
+#[cfg(test)]
+const ENDLESS: Duration = Duration::from_secs(3600);
+
+/// How long threads sleep when nobody wakes them.
+struct Naps {
+    /// The first nap of the poller, and the longest: host code may store without waking it.
+    first: Duration,
+    last: Duration,
+    /// A thread without work.
+    idle: Duration,
+    /// Number of the poller's naps.
+    #[cfg(test)]
+    taken: std::sync::atomic::AtomicU64,
+}
+
+impl Default for Naps {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_micros(50),
+            last: Duration::from_millis(1),
+            idle: Duration::from_millis(100),
+            #[cfg(test)]
+            taken: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+}
 
 impl Unit {
     /// The event counts to sleep on, each with its sequence before the last poll.

@@ -224,12 +224,16 @@ impl Team {
 
     /// Waits until all devices have been added, by whatever process.
     pub(crate) fn wait_for_devices(&self) {
+        self.wait_with_naps(Duration::from_millis(100));
+    }
+
+    fn wait_with_naps(&self, nap: Duration) {
         loop {
             let seen = self.event_count().sequence();
             if self.table().members.load(Ordering::Acquire).count_ones() >= self.devices {
                 return;
             }
-            self.event_count().wait(seen, Duration::from_millis(100));
+            self.event_count().wait(seen, nap);
         }
     }
 
@@ -388,9 +392,12 @@ mod tests {
         assert_eq!(team.add(5), Ok(()));
         assert_eq!(other.add(5), Err(INVALID_VALUE));
         std::thread::scope(|s| {
-            let waiting = s.spawn(|| team.wait_for_devices());
-            std::thread::sleep(Duration::from_millis(20));
-            assert!(!waiting.is_finished());
+            // It sleeps until it is woken, by a process that has opened the team.
+            let waiting = s.spawn(|| team.wait_with_naps(Duration::from_secs(3600)));
+            while team.event_count().waiters.load(Ordering::SeqCst) == 0 {
+                assert!(!waiting.is_finished(), "one of two devices is there");
+                std::thread::yield_now();
+            }
             assert_eq!(other.add(7), Ok(()));
             waiting.join().expect("waits for the second device only");
         });

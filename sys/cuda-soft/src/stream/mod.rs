@@ -23,6 +23,8 @@ pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod runtime;
 pub(crate) mod streams;
+#[cfg(test)]
+mod tests;
 pub(crate) mod user_object;
 mod words;
 pub(crate) mod work;

@@ -1,11 +1,10 @@
 //! Launches of kernels that do not fit the device together.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use cuda_driver_sys::CUresult;
 
-use super::{Calls, Gate, SOON, driver};
+use super::{Calls, Gate, HOUR, SOON, driver};
 use crate::gpu::{Context, Device, Hooks, PinnedBuffer, Stream};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -105,7 +104,7 @@ impl Hooks for Drops {
                 drop(memory);
                 done.send(()).unwrap();
             });
-            let returned = dropped.recv_timeout(Duration::from_secs(5)).is_ok();
+            let returned = dropped.recv_timeout(HOUR).is_ok();
             self.returned.store(usize::from(returned), Ordering::Relaxed);
         }
         None

@@ -119,7 +119,7 @@ fn a_call_that_is_refused_leaves_the_stream_idle() {
         let stream = Stream::new(comms[0].context()).unwrap();
         let refused = collective.launch_on(&stream, shown, COUNT, Element::U32, Reduction::Sum);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidUsage, "{kind:?}");
-        stream.synchronize(std::time::Duration::from_secs(5)).unwrap();
+        stream.synchronize(LIMIT).unwrap();
     }
     close(&comms);
 }

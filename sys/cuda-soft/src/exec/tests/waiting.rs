@@ -1,14 +1,19 @@
 //! Kernels that wait: for each other, for the host, for another process, or for ever.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::rig::*;
-use crate::code::op::{BarrierKind, Cmp, Op};
-use crate::code::{Module, Semantics, Ty};
-use crate::exec::{FaultKind, Stall, Watchdog};
+use crate::code::op::{AtomOp, BarrierKind, Cmp, Multimem, MultimemOp, Op};
+use crate::code::{Addr, Base, Inst, Module, Scope, Semantics, Space, Ty};
+use crate::exec::{Engine, FaultKind, Stall, Step, Watchdog};
+use crate::mem::backing::Backing;
+use crate::mem::multicast::Team;
+use crate::mem::object::{Facts, Kind, Object};
+use crate::mem::{EventCount, Rights};
 
 /// Waits until word 0 is `value`.
 fn wait_for(value: u64) -> Module {
@@ -16,6 +21,16 @@ fn wait_for(value: u64) -> Module {
         ld(Semantics::Acquire, Ty::U64, rd(2), rd(0), 0),
         setp(Cmp::Ne, Ty::U64, 0, rd(2), imm(value)),
         when(0, false, Op::Bra { target: BODY }),
+    ])
+}
+
+/// Waits until the word at `address` is `value`.
+fn wait_at(address: u64, value: u64) -> Module {
+    with_prologue(vec![
+        mov(rd(0), imm(address)),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(0), 0),
+        setp(Cmp::Ne, Ty::U64, 0, rd(2), imm(value)),
+        when(0, false, Op::Bra { target: BODY + 1 }),
     ])
 }
 
@@ -50,6 +65,130 @@ fn two_kernels_play_ping_pong() {
     a.recv_timeout(LIMIT).unwrap().unwrap();
     b.recv_timeout(LIMIT).unwrap().unwrap();
     assert_eq!(rig.get(0), 2 * rounds);
+}
+
+/// Waits until a thread sleeps on `event_count`, or is about to.
+fn until_asleep(event_count: &EventCount) {
+    let start = Instant::now();
+    while event_count.waiters.load(Ordering::SeqCst) == 0 {
+        assert!(start.elapsed() < LIMIT, "nobody sleeps");
+        std::thread::yield_now();
+    }
+}
+
+/// Has a kernel sleep until the word at `address` is 7, runs `code` on another thread once it sleeps, and checks that this wakes it. At its
+/// start the code has that address in `rd0`.
+fn wakes_a_kernel(rig: &mut Rig, address: u64, mut code: Vec<Inst>) {
+    rig.engine = Engine::that_must_be_woken(2);
+    // Memory of its own, so that what the code does before disturbs nobody's sleep.
+    let apart = [const { AtomicU64::new(0) }; 2];
+    let go = apart.as_ptr().expose_provenance() as u64;
+    rig.space.insert(go, 16, Rights::Host { writable: true }, Arc::new(Backing::borrowed()));
+    let event_count = rig.space.enter(0).event_count(address).expect("inserted");
+    // The loop stores, so that it is not taken for one that waits: its thread stays with it.
+    let mut body = vec![
+        mov(rd(0), imm(address)),
+        mov(rd(5), imm(go)),
+        st(Semantics::Relaxed, Ty::U64, rd(5), 8, imm(1)),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(5), 0),
+        setp(Cmp::Eq, Ty::U64, 0, rd(2), imm(0)),
+        when(0, false, Op::Bra { target: BODY + 2 }),
+    ];
+    body.append(&mut code);
+    let (waiting, storing) = (rig.start(wait_at(address, 7), 1, 32), rig.start(with_prologue(body), 1, 1));
+    until_asleep(&event_count);
+    apart[0].store(1, Ordering::Release);
+    storing.recv_timeout(LIMIT).unwrap().unwrap();
+    waiting.recv_timeout(LIMIT).expect("it is woken").unwrap();
+    rig.space.remove(go);
+}
+
+#[test]
+fn a_store_wakes_a_kernel_that_waits_for_the_word() {
+    let mut rig = Rig::new(2);
+    let store = || st(Semantics::Release, Ty::U64, rd(0), 0, imm(7));
+    let base = rig.base();
+    wakes_a_kernel(&mut rig, base, vec![store()]);
+    rig.set(0, 0);
+    // Memory that the kernel has read just before is found another way.
+    wakes_a_kernel(&mut rig, base, vec![ld(Semantics::Relaxed, Ty::U64, rd(2), rd(0), 8), store()]);
+}
+
+#[test]
+fn an_atomic_wakes_a_kernel_that_waits_for_the_word() {
+    let mut rig = Rig::new(1);
+    let word = mem(Semantics::AcqRel, Space::Global, Ty::U64, rd(0), 0);
+    let base = rig.base();
+    let add = Op::Atom { op: AtomOp::Add, mem: word, d: None, b: imm(7), c: imm(0) };
+    wakes_a_kernel(&mut rig, base, vec![op(add)]);
+}
+
+#[test]
+fn a_store_to_all_devices_wakes_a_kernel_that_waits_for_the_word_of_one() {
+    const SIZE: usize = 2 << 20;
+    let mut rig = Rig::new(1);
+    let object =
+        Object::create(SIZE, Facts { kind: Kind::Physical, device: 0, handle_types: 0 }).expect("memfd");
+    let team = Team::create(1, SIZE as u64, 0).expect("team");
+    team.add(0).expect("it has nobody");
+    team.bind(0, &object, [0, 0, SIZE as u64]).expect("nothing is bound");
+    let memory = Arc::new(Backing::of(&object, SIZE, None).expect("map"));
+    let base = memory.base().expect("address");
+    let rights = || Rights::Host { writable: true };
+    rig.space.insert(base, SIZE as u64, rights(), memory);
+    // Nothing is mapped there, as behind any multicast address.
+    let all = 1 << 60;
+    rig.space.insert(all, SIZE as u64, rights(), Arc::new(Backing::Multicast { base: all, team }));
+    let store = Multimem {
+        op: MultimemOp::St,
+        ty: Ty::B64,
+        sem: Semantics::Release,
+        scope: Scope::Sys,
+        space: Space::Global,
+        addr: Addr { base: Base::Reg(rd(1)), offset: 0 },
+        d: Vec::new(),
+        src: vec![imm(7)],
+    };
+    let store = op(Op::Multimem(Box::new(store)));
+    wakes_a_kernel(&mut rig, base, vec![mov(rd(1), imm(all)), store]);
+    rig.space.remove(all);
+    rig.space.remove(base);
+}
+
+#[test]
+fn new_work_wakes_a_thread_that_sleeps_on_what_waits_or_for_want_of_work() {
+    let mut rig = Rig::new(2);
+    rig.engine = Engine::that_must_be_woken(1);
+    let nothing = || with_prologue(vec![st(Semantics::Relaxed, Ty::U64, rd(0), 8, imm(1))]);
+    let asleep = || {
+        let start = Instant::now();
+        while rig.engine.sleepers() == 0 {
+            assert!(start.elapsed() < LIMIT, "nobody sleeps");
+            std::thread::yield_now();
+        }
+    };
+    let task = || {
+        let (sender, receiver) = mpsc::channel();
+        rig.engine.task(move || {
+            let _ = sender.send(());
+            Step::Done
+        });
+        receiver.recv_timeout(LIMIT).expect("the task runs");
+    };
+    // Its only thread has no work.
+    rig.run(nothing(), 1, 1).unwrap();
+    asleep();
+    task();
+    asleep();
+    rig.run(nothing(), 1, 1).unwrap();
+    // Now it sleeps on the words that a kernel waits for.
+    let waiting = rig.start(wait_for(7), 1, 32);
+    let event_count = rig.space.enter(0).event_count(rig.base()).expect("inserted");
+    until_asleep(&event_count);
+    task();
+    until_asleep(&event_count);
+    rig.run(with_prologue(vec![st(Semantics::Release, Ty::U64, rd(0), 0, imm(7))]), 1, 1).unwrap();
+    waiting.recv_timeout(LIMIT).unwrap().unwrap();
 }
 
 fn recording() -> (Watchdog, Arc<Mutex<Vec<Stall>>>) {
@@ -111,43 +250,45 @@ fn a_busy_kernel_is_not_called_stalled() {
 
 #[test]
 fn a_forked_process_answers_through_shared_memory() {
-    use crate::mem;
-    use crate::mem::object::{Facts, Kind, Object};
     // The same memory object mapped twice, as two processes would; the child is this test binary's
     // twin only as far as fork allows: it touches the mapping and its event count, nothing else.
-    let rig = Rig::new(1);
+    let mut rig = Rig::new(1);
+    rig.engine = Engine::that_must_be_woken(2);
     let facts = Facts { kind: Kind::Physical, device: 0, handle_types: 0 };
     let object = Object::create(4096, facts).expect("memfd");
-    let here = mem::backing::Backing::of(&object, 4096, None).expect("map");
+    let here = Backing::of(&object, 4096, None).expect("map");
     let base = here.base().expect("address");
     let here = Arc::new(here);
-    rig.space.insert(base, 4096, mem::Rights::Host { writable: true }, Arc::clone(&here));
+    rig.space.insert(base, 4096, Rights::Host { writable: true }, Arc::clone(&here));
     let event_count = here.event_count();
-    let mut module = wait_for(3);
+    let mut module = wait_at(base, 3);
     // Waits for the object's first word, then answers in its second.
-    module.functions[0].code.insert(BODY as usize, mov(rd(0), imm(base)));
-    module.functions[0].code[BODY as usize + 3].op = Op::Bra { target: BODY + 1 };
     module.functions[0].code.push(st(Semantics::Release, Ty::U64, rd(0), 8, imm(4)));
     module.functions[0].lines = (0..module.functions[0].code.len() as u32).collect();
+    // SAFETY: asks for a number.
+    let parent = unsafe { libc::getpid() };
     // SAFETY: the child uses only async-signal-safe calls and the shared mapping, then leaves.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: mapped shared by the parent and inherited; a word of it, accessed atomically.
         let words = unsafe {
-            std::slice::from_raw_parts(
-                std::ptr::with_exposed_provenance::<std::sync::atomic::AtomicU64>(base as usize),
-                2,
-            )
+            std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<AtomicU64>(base as usize), 2)
         };
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        // SAFETY: the time is valid, and the event count is in the control page, which is mapped.
-        unsafe {
-            libc::nanosleep(&raw const pause, std::ptr::null_mut());
-            words[0].store(3, std::sync::atomic::Ordering::Release);
-            (*event_count).notify();
+        // SAFETY: the event count is in the control page, which is mapped.
+        let event_count = unsafe { &*event_count };
+        // Until the kernel's thread sleeps, or the parent has given up.
+        while event_count.waiters.load(Ordering::SeqCst) == 0 {
+            // SAFETY: asks who the parent is.
+            if unsafe { libc::getppid() } != parent {
+                // SAFETY: leaves without running the parent's destructors.
+                unsafe { libc::_exit(2) };
+            }
+            std::hint::spin_loop();
         }
+        words[0].store(3, Ordering::Release);
+        event_count.notify();
         for _ in 0..1000 {
-            if words[1].load(std::sync::atomic::Ordering::Acquire) == 4 {
+            if words[1].load(Ordering::Acquire) == 4 {
                 // SAFETY: leaves without running the parent's destructors.
                 unsafe { libc::_exit(0) };
             }
@@ -197,14 +338,14 @@ fn a_loop_leaves_soon_by_a_word_that_it_reads_rarely() {
     // The word is set while the first kernel waits, and before the others start.
     let first = rig.start(wait_or_leave(), 1, 128);
     first.recv_timeout(Duration::from_millis(100)).unwrap_err();
-    let told = Instant::now();
+    let before = rig.engine.naps();
     rig.set(1, 1);
     first.recv_timeout(LIMIT).unwrap().unwrap();
     for _ in 0..20 {
         rig.start(wait_or_leave(), 1, 128).recv_timeout(LIMIT).unwrap().unwrap();
     }
     assert_eq!(rig.get(2), 1);
-    // Without the look at the word each would take three seconds: two turns between naps of a millisecond. Together that is more
-    // than a minute.
-    assert!(told.elapsed() < Duration::from_secs(30), "21 waits were left after {:?}", told.elapsed());
+    // Without the look at the word each would take a nap for every second turn, before it reads the word.
+    let naps = rig.engine.naps() - before;
+    assert!(naps < RARELY / 2, "21 waits were left after {naps} naps");
 }
