@@ -1,38 +1,36 @@
-//! Peers that have ended, of whose operations nobody has been told: those are ended outside of the turn, because devices may still copy for
-//! them. They end in the order in which the peers did, and links of a rank's next life are served after that.
+//! Peers that have ended, of whose operations nobody has been told, in their order, and what has come of their next lives.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 
-use super::engine::{Arrival, Engine};
-use super::inbox::Item;
 use super::line::Line;
+use super::links::Arrival;
 use super::member::Member;
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::sync::{Mutex, Ordering, lock};
+use crate::sync::{Mutex, lock};
 
 #[derive(Default)]
 pub(super) struct Burials {
     /// In order; the first may be under way. Locked after the engine's arrivals.
-    queue: Mutex<VecDeque<Burial>>,
+    pub(super) queue: Mutex<VecDeque<Burial>>,
     /// Held by the thread that works on the queue.
-    at_it: Mutex<()>,
+    pub(super) at_it: Mutex<()>,
 }
 
-struct Burial {
-    member: Arc<Member>,
-    lines: Vec<Arc<Line>>,
-    why: Error,
+pub(super) struct Burial {
+    pub(super) member: Arc<Member>,
+    pub(super) lines: Vec<Arc<Line>>,
+    pub(super) why: Error,
     /// Devices that copy have until then.
-    settled: Deadline,
+    pub(super) settled: Deadline,
     /// What has come of later lives of this rank.
-    successors: VecDeque<(Arc<Member>, Arrival)>,
+    pub(super) successors: VecDeque<(Arc<Member>, Arrival)>,
 }
 
 impl Burials {
-    fn add(&self, member: Arc<Member>, lines: Vec<Arc<Line>>, why: Error, settled: Deadline) {
+    pub(super) fn add(&self, member: Arc<Member>, lines: Vec<Arc<Line>>, why: Error, settled: Deadline) {
         let successors = VecDeque::new();
         lock(&self.queue).push_back(Burial { member, lines, why, settled, successors });
     }
@@ -47,108 +45,5 @@ impl Burials {
     pub(super) fn held(&self) -> Vec<Arc<Member>> {
         let queue = lock(&self.queue);
         queue.iter().flat_map(|burial| &burial.successors).map(|(member, _)| member.clone()).collect()
-    }
-}
-
-impl Engine {
-    /// Has what is under way with a peer that has ended because of `why`, on its `lines`, ended by [`bury`](Self::bury) or
-    /// [`bury_all`](Self::bury_all). Devices that copy have until `settled`.
-    pub(super) fn add_burial(
-        &self,
-        member: &Arc<Member>,
-        lines: Vec<Arc<Line>>,
-        why: &Error,
-        settled: Deadline,
-    ) {
-        let mut members = lock(&self.members);
-        if members.get(&member.rank).is_some_and(|known| Arc::ptr_eq(known, member)) {
-            members.remove(&member.rank);
-        }
-        drop(members);
-        self.burials.add(member.clone(), lines, why.clone(), settled);
-    }
-
-    /// Ends what is under way with peers that have ended, unless another thread is at it: that one sees to all of them. Call it without
-    /// the turn, which others take meanwhile.
-    pub(super) fn bury(&self) {
-        loop {
-            let at_it = match self.burials.at_it.try_lock() {
-                Ok(at_it) => at_it,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            self.bury_in_order();
-            drop(at_it);
-            // Whoever has added one since, and has seen this thread at it, relies on it.
-            if lock(&self.burials.queue).is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// As [`bury`](Self::bury); also waits for another thread that is at it.
-    pub(super) fn bury_all(&self) {
-        let at_it = lock(&self.burials.at_it);
-        self.bury_in_order();
-        drop(at_it);
-        self.bury();
-    }
-
-    /// The caller is the one at it.
-    fn bury_in_order(&self) {
-        loop {
-            let mut queue = lock(&self.burials.queue);
-            let Some(Burial { member, lines, why, settled, .. }) = queue.front_mut() else { return };
-            let (member, lines, why, settled) =
-                (member.clone(), std::mem::take(lines), why.clone(), *settled);
-            drop(queue);
-            self.end_operations(&member, lines, &why, settled);
-            let mut arrivals = lock(&self.arrivals);
-            let ended = lock(&self.burials.queue).pop_front();
-            let mut successors = ended.map(|burial| burial.successors).unwrap_or_default();
-            if successors.is_empty() {
-                continue;
-            }
-            let held: Vec<Arc<Member>> = successors.iter().map(|(member, _)| member.clone()).collect();
-            // Before what has come since.
-            successors.append(&mut arrivals);
-            *arrivals = successors;
-            self.has_arrivals.store(true, Ordering::Release);
-            drop(arrivals);
-            self.hub.wake();
-            // Sending may have failed on a link that was not served.
-            held.iter().for_each(Member::leave_to_progress);
-        }
-    }
-
-    fn end_operations(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error, settled: Deadline) {
-        for line in lines {
-            line.end();
-            member.fail(&line, why, settled);
-        }
-        // It may have come and gone between two turns.
-        member.arrive();
-        member.deliver(Item::Gone(why.clone()));
-        match self.turn.try_lock() {
-            Ok(mut turn) => self.forget(&mut turn, member),
-            // The thread that makes progress forgets the links at the end of its turn, and with them their descriptors.
-            Err(_) => member.mark_dirty(),
-        }
-    }
-
-    /// The next arrival that does not wait for an earlier life of its rank to end.
-    pub(super) fn next_arrival(&self) -> Option<(Arc<Member>, Arrival)> {
-        let mut arrivals = lock(&self.arrivals);
-        let mut queue = lock(&self.burials.queue);
-        while let Some((member, arrival)) = arrivals.pop_front() {
-            let is_earlier = |burial: &&mut Burial| {
-                burial.member.rank == member.rank && !Arc::ptr_eq(&burial.member, &member)
-            };
-            match queue.iter_mut().rfind(is_earlier) {
-                Some(burial) => burial.successors.push_back((member, arrival)),
-                None => return Some((member, arrival)),
-            }
-        }
-        None
     }
 }

@@ -11,9 +11,8 @@ use super::handshake::Handshake;
 use super::hello::Hello;
 use super::hub::Hub;
 use super::line::Line;
-use super::links::{Link, Links};
+use super::links::{Arrival, Link, Links};
 use super::member::Member;
-use super::transfers::settled;
 use super::wire::Wire;
 use crate::error::{Error, Result};
 use crate::net::ready::{Epoll, READ, WRITE};
@@ -59,14 +58,6 @@ pub(super) struct Turn {
     pub(super) armed: bool,
     /// A peer has ended in this turn: whoever has it calls [`bury`](Engine::bury) after it.
     pub(super) lost: bool,
-}
-
-/// The next turn takes these in the order in which they came.
-pub(super) enum Arrival {
-    /// A new link of the peer.
-    Link(Arc<Line>),
-    /// Its rank has connected anew: in a later life, or under another generation.
-    Successor { restarted: bool },
 }
 
 impl Engine {
@@ -118,14 +109,6 @@ impl Engine {
         lock(&self.arrivals).push_back((member, arrival));
         self.has_arrivals.store(true, Ordering::Release);
         self.hub.wake();
-    }
-
-    /// Ends `member` because of `why`: everything under way with it ends, once, after the turn.
-    pub(super) fn lose(&self, turn: &mut Turn, member: &Arc<Member>, why: &Error) {
-        if let Some(lines) = member.finish(why) {
-            self.add_burial(member, lines, why, settled());
-            turn.lost = true;
-        }
     }
 
     /// Forgets the links of `member`, which has ended: their descriptors and mappings go with them.

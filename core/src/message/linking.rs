@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::batch::Batch;
 use super::copying::PIECE;
-use super::engine::{Arrival, Engine, Turn};
+use super::engine::{Engine, Turn};
 use super::incoming::Incoming;
-use super::links::Link;
+use super::links::{Arrival, Link};
 use super::member::Member;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Ordering;

@@ -8,6 +8,14 @@ use super::member::Member;
 use super::wire::Wire;
 use crate::sync::lock;
 
+/// The next turn takes these in the order in which they came.
+pub(super) enum Arrival {
+    /// A new link of the peer.
+    Link(Arc<Line>),
+    /// Its rank has connected anew: in a later life, or under another generation.
+    Successor { restarted: bool },
+}
+
 /// One link, as the thread that makes progress sees it.
 pub(super) struct Link {
     pub(super) member: Arc<Member>,

@@ -3,6 +3,7 @@
 mod address;
 mod batch;
 mod burials;
+mod burying;
 mod carrier;
 mod config;
 mod connecting;

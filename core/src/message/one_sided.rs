@@ -129,6 +129,6 @@ pub(super) trait OneSided: Send + Sync {
     fn show(&self, exposure: Exposure, stock: &Stock) -> Result<Option<(RemoteRegion, Arc<dyn Rights>)>>;
 
     /// The number of the reader's end, if it is connected.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn number(&self) -> Option<u32>;
 }

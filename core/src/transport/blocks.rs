@@ -144,7 +144,7 @@ impl<W: Wake> Blocks<W> {
     }
 
     /// Blocks that nobody holds.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn free(&self) -> usize {
         lock(&self.state).free.len()
     }

@@ -181,7 +181,7 @@ impl Half {
     }
 
     /// Blocks that nobody holds.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn free(&self) -> usize {
         self.settle();
         self.blocks.free()

@@ -240,7 +240,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::group::links::tests::recorded;
+    use crate::group::links::tests::{recorded, wait_for};
     use crate::net::heartbeat::Monitor;
 
     /// Its peers have closed their links meanwhile.
@@ -258,5 +258,14 @@ mod tests {
             control.lose(2, "it has gone");
             assert_eq!(control.abort().cause().and_then(|cause| cause.rank), Some(blamed), "{gap:?}");
         }
+    }
+    /// Whoever makes the generation with it begins anew, and does not wait for it.
+    #[test]
+    fn a_generation_that_is_being_made_is_superseded_when_a_member_is_lost() {
+        let (links, _recorders) = recorded(3);
+        let control = links[0].control();
+        wait_for("the links are there", || !control.is_superseded(1));
+        control.lose(2, "it has gone");
+        assert!(control.is_superseded(1));
     }
 }

@@ -108,6 +108,7 @@ pub(in crate::group) fn group_waited_for(
 }
 
 /// A group of two that is made as the next generation of another one.
+#[cfg(not(loom))]
 pub(in crate::group) fn successors() -> Vec<Links> {
     let config = config(Some(Duration::from_secs(3)));
     members(2, 1, config, |network| network, |_| Subscribers::default(), |_| Arc::new(Nobody), true)

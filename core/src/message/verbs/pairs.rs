@@ -269,7 +269,7 @@ impl OneSided for Pairs {
         Ok(end.show(exposure, stock)?.map(|region| (region, end as Arc<dyn Rights>)))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn number(&self) -> Option<u32> {
         match &lock(&self.reader).end {
             End::Connected(reader) => Some(reader.number()),

@@ -149,7 +149,7 @@ impl Reader {
     }
 
     /// The number of its queue pair.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn number(&self) -> u32 {
         self.queue_pair.number()
     }

@@ -106,12 +106,12 @@ impl VerbsWire {
     }
 
     /// The number of its queue pair.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn number(&self) -> u32 {
         lock(&self.state).outbound.queue_pair().number()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn nic(&self) -> &Nic {
         &self.nic
     }

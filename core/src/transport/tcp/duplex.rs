@@ -103,7 +103,7 @@ impl Duplex {
     }
 
     /// Takes the socket into use, so that only calls send and receive.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn attach_unserved(&self, socket: Box<dyn RawStream>) {
         self.socket.set(socket).expect("it has none");
     }
@@ -125,7 +125,7 @@ impl Duplex {
     }
 
     /// Whether it has failed with operations that were not acknowledged.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn has_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }

@@ -116,7 +116,7 @@ impl Inbox {
     }
 
     /// The stream of its copies.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn stream(&self) -> &crate::gpu::Stream {
         self.staging.stream()
     }

@@ -41,7 +41,7 @@ impl Staging {
     }
 
     /// One with a stock of its own.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn alone(context: &crate::gpu::Context, blocks: usize) -> Self {
         Self::new(Arc::new(Half::new(context, blocks).unwrap()), None)
     }
