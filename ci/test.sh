@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
 # The same choices on every run; ci/deep.sh makes other ones.
 export AQUEDUCT_TEST_SEED=1 PROPTEST_RNG_SEED=1
+# One more than cores, because many tests wait.
+export RUST_TEST_THREADS=$(($(nproc) + 1))
 
 # All lanes test the whole workspace, if only some of its tests: `-p` would build dependencies anew, with fewer features.
 component() { # NAME COMPONENT: installs a part of the Rust toolchain that a minimal one lacks
@@ -26,8 +28,8 @@ two-users() {
         concurrent_jobs::jobs_of_two_users_run_at_the_same_time &&
         tested 300 --workspace --lib -- --quiet --ignored other_users::
 }
-# Processes that exchange messages for 20 seconds while some of them are killed and started again; ci/deep.sh does so for longer.
-messages() { tested 300 --workspace --test it -- --quiet --ignored messages::soak::; }
+# Processes that exchange messages for 10 seconds while some of them are killed and started again; ci/deep.sh does so for longer.
+messages() { AQUEDUCT_TEST_SECONDS=10 tested 300 --workspace --test it -- --quiet --ignored messages::soak::; }
 # Folders that are missing, full or read-only, mounted in a namespace of their own.
 namespaces() {
     unshare -m true 2>/dev/null || unshare -rm true 2>/dev/null ||
@@ -55,10 +57,10 @@ checked() {
 # A few mutants of the kernels, each with the test that catches it; ci/deep.sh has all mutants.
 mutants() { timeout 300 ci/mutants.sh sample --jobs 2; }
 # A target folder of its own, or this lane and the others would rebuild each other's dependencies. The models do not use
-# the software device, so it is built without optimisation, in seconds.
+# the software device, so it is built without optimisation, and nothing has line numbers, which models do not need.
 loom() {
     local out
-    out=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom LOOM_MAX_PREEMPTIONS=3 timeout 600 \
+    out=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom CARGO_PROFILE_DEV_DEBUG=0 LOOM_MAX_PREEMPTIONS=3 timeout 600 \
         cargo test -p aqueduct --lib --quiet --config 'profile.dev.package.aqueduct-cuda-soft.opt-level=0' \
         --config 'profile.test.package.aqueduct-cuda-soft.opt-level=0' loom_ 2>&1)
     local status=$?
