@@ -26,8 +26,13 @@ fn bytes_go_there_and_back_in_all_directions() {
     }
 }
 
+/// In a process of its own: in this one, another test may get the address that was freed, and lose its memory.
 #[test]
 fn freed_and_foreign_pointers_are_refused() {
+    process::alone("refused-pointers");
+}
+
+pub(super) fn refused_pointers() {
     let t = on(0);
     let p = alloc(&t, 100);
     let mut local = 0u64;

@@ -69,6 +69,11 @@ impl Peer {
     }
 }
 
+/// Plays a role to its end in another process.
+pub(super) fn alone(role: &str) {
+    Peer::start(role, None).end();
+}
+
 /// Runs on a machine without any of the optional features, as the environment says.
 fn restricted() {
     let t = driver_table();
@@ -182,6 +187,7 @@ fn helper() {
             println!("=freed");
             hear();
         }
+        Ok("refused-pointers") => memory::refused_pointers(),
         Ok("fd-importer") => {
             let t = on(0);
             let mut handle = 0;
