@@ -18,7 +18,7 @@ if [ "${1-}" = sample ]; then
     shift
 fi
 log=$(cargo test --no-run --locked "${packages[@]}" 2>&1) || { printf '%s\n' "$log"; exit 1; }
-cargo build --quiet --locked -p aqueduct-tests --bin mutants || exit 1
+cargo build --quiet --locked --workspace --bin mutants || exit 1
 suites=()
 suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
     local binary name

@@ -14,7 +14,7 @@ cargo mutants --version >/dev/null 2>&1 ||
 folder=${RUST_MUTANTS:-target/rust-mutants}
 mkdir -p "$folder/bin" && touch "$folder/cover.tsv" || exit 1
 folder=$(cd "$folder" && pwd)
-cargo build --quiet --locked -p aqueduct-tests --bin mutants || exit 1
+cargo build --quiet --locked --workspace --bin mutants || exit 1
 ln -f target/debug/mutants "$folder/bin/mutants"
 "$folder/bin/mutants" rust plant "$folder" || exit 1
 
