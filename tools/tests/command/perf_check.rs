@@ -15,7 +15,8 @@ fn every_wrong_byte_is_counted() {
         command.env("AQUEDUCT_FAULTS", "net:from=0:on=data:after=60000:corrupt=100");
         let outcome = run(&mut command).exited(1);
         assert_eq!(rows(&outcome.stdout)[0][8], "100", "{}", outcome.stdout);
-        assert_eq!(outcome.stdout.lines().last(), Some("# Out of bounds values : 100 FAILED"));
+        let verdict = outcome.stdout.lines().last();
+        assert_eq!(verdict, Some("# Out of bounds values : 100 FAILED"), "{outcome:#?}");
         let file = PerfFile::parse(&std::fs::read_to_string(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
         assert_eq!((&file.rows[0]["wrong"], &file.footer.unwrap()["wrong"]), (&100.into(), &100.into()));

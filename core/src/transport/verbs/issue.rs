@@ -10,7 +10,7 @@ use super::request::{INLINE, Operation, Request, Transfer};
 use super::send_queue::{Keep, SendQueue, WorkRequest};
 use crate::error::Result;
 use crate::memory::Remote;
-use crate::rdma::{MemoryRegion, QueuePair, ReadyToSend, RemoteRange};
+use crate::rdma::{Failure, MemoryRegion, QueuePair, ReadyToSend, RemoteRange};
 
 /// A position: reached when every queue has completed so many requests.
 pub(super) struct Mark {
@@ -32,6 +32,9 @@ pub(super) struct State {
     pub(super) spent: Vec<Keep>,
     /// Completions of requests so far.
     pub(super) completions: u64,
+    /// What a completion said of the first request that failed. The thread that has taken it tells the connection of it without the lock,
+    /// and others may have taken what was flushed behind it by then.
+    pub(super) failed: Option<Failure>,
     pub(super) idle: IdleTimer,
     /// The connection became idle with requests outstanding: the service thread goes on until they have completed.
     pub(super) settling: bool,
@@ -63,6 +66,7 @@ impl State {
             credits,
             spent: Vec::new(),
             completions: 0,
+            failed: None,
             idle: IdleTimer::default(),
             settling: false,
             max_message,

@@ -272,9 +272,9 @@ impl QueuePairSet {
     }
 
     fn take_completions(&self, state: &mut State) -> Result<()> {
-        let (mut failure, mut signals) = (None::<rdma::Failure>, false);
+        let mut signals = false;
         let mut outcome = Ok(());
-        let State { queues, spent, credits, completions, .. } = state;
+        let State { queues, spent, credits, completions, failed, .. } = state;
         let each = |completion: rdma::Completion| {
             let Some(queue) = queues.iter_mut().find(|l| l.queue_pair.number() == completion.qp_number)
             else {
@@ -294,7 +294,7 @@ impl QueuePairSet {
                     queue.complete(completion.id, spent);
                 }
                 // The first says what happened; others were flushed, receives perhaps before it.
-                (Err(why), _) if failure.is_none_or(|known| known.is_flushed()) => failure = Some(why),
+                (Err(why), _) if failed.is_none_or(|known| known.is_flushed()) => *failed = Some(why),
                 (Err(_), _) => {}
             }
         };
@@ -303,7 +303,7 @@ impl QueuePairSet {
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| signals) {
             arrivals.notify();
         }
-        if let Some(why) = failure {
+        if let Some(why) = state.failed {
             return Err(why.to_error("connection"));
         }
         outcome?;

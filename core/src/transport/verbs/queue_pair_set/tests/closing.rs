@@ -212,6 +212,29 @@ fn what_was_flushed_hides_no_failure_behind_it() {
     });
 }
 
+/// A thread has taken the failure, and another one what was flushed, before the connection is told.
+#[test]
+fn what_is_flushed_while_a_failure_is_told_does_not_take_its_place() {
+    with_ends(&endpoint().with_queue_pairs(2), |rig| {
+        let set = &rig.near.set;
+        rig.hold();
+        standin::fail_next(rig.numbers[0], ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+        assert!(rig.write(0, 0, 2 * STRIPE));
+        rig.near.kick().unwrap();
+        let mut state = lock(&set.state);
+        standin::release(rig.numbers[0]);
+        standin::settle();
+        let first = set.look(&mut state, true).unwrap_err();
+        state.queues[1].queue_pair.abort().unwrap();
+        standin::settle();
+        let second = set.look(&mut state, true).unwrap_err();
+        drop(state);
+        let _ = set.fail(&second);
+        assert!(first.to_string().contains("refused the access"), "{first}");
+        assert_eq!(second.to_string(), first.to_string());
+    });
+}
+
 /// It fails once its owner has gone, and is gone itself when somebody asks.
 #[test]
 fn what_a_dropped_connection_loses_is_told_to_who_closes_the_communicator() {
