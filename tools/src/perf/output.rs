@@ -186,7 +186,13 @@ pub(super) fn present(
     // A stream is idle after a kernel that gave up, too.
     rank.comm.check()?;
     rank.barrier()?;
-    output.end()
+    let failed = output.foot.wrong.unwrap_or(0) > 0;
+    let code = output.end()?;
+    if failed {
+        // A launcher ends all ranks when one exits with a failure: not before the root has printed the verdict.
+        rank.barrier()?;
+    }
+    Ok(code)
 }
 
 #[cfg(test)]
