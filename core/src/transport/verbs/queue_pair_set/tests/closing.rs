@@ -191,15 +191,20 @@ fn a_failure_is_told_also_where_a_nic_holds_more_than_it_was_asked_for() {
     });
 }
 
+/// Over both queue pairs, which are held up. The first one's part is to fail.
+fn begin_a_write_that_fails(rig: &Rig<'_>) {
+    rig.hold();
+    standin::fail_next(rig.numbers[0], ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+    assert!(rig.write(0, 0, 2 * STRIPE));
+    rig.near.kick().unwrap();
+}
+
 /// Queue pairs complete in any order.
 #[test]
 fn what_was_flushed_hides_no_failure_behind_it() {
     with_ends(&endpoint().with_queue_pairs(2), |rig| {
         let set = &rig.near.set;
-        rig.hold();
-        standin::fail_next(rig.numbers[0], ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
-        assert!(rig.write(0, 0, 2 * STRIPE));
-        rig.near.kick().unwrap();
+        begin_a_write_that_fails(&rig);
         // With the state locked, so that nobody polls meanwhile.
         let mut state = lock(&set.state);
         state.queues[1].queue_pair.abort().unwrap();
@@ -217,10 +222,7 @@ fn what_was_flushed_hides_no_failure_behind_it() {
 fn what_is_flushed_while_a_failure_is_told_does_not_take_its_place() {
     with_ends(&endpoint().with_queue_pairs(2), |rig| {
         let set = &rig.near.set;
-        rig.hold();
-        standin::fail_next(rig.numbers[0], ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
-        assert!(rig.write(0, 0, 2 * STRIPE));
-        rig.near.kick().unwrap();
+        begin_a_write_that_fails(&rig);
         let mut state = lock(&set.state);
         standin::release(rig.numbers[0]);
         standin::settle();
