@@ -25,7 +25,7 @@ pub(super) struct Burial {
     pub(super) why: Error,
     /// Devices that copy have until then.
     pub(super) settled: Deadline,
-    /// What has come of later lives of this rank.
+    /// Links, and news of them, of later lives of this rank: served once this one has ended.
     pub(super) successors: VecDeque<(Arc<Member>, Arrival)>,
 }
 

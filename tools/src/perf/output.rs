@@ -197,10 +197,57 @@ pub(super) fn present(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
     use super::*;
+    use crate::job::tests::as_two_ranks;
 
     fn row(series: Series, wrong: Option<u64>, bandwidth: Option<f64>) -> Record {
         Record { series, wrong, bus_bandwidth_gb_s: bandwidth, ..Record::default() }
+    }
+
+    /// A root that is slow to print its last lines, and looks whether the other rank has returned before them.
+    struct SlowFoot {
+        other_returned: Arc<AtomicBool>,
+        returned_before: Arc<AtomicBool>,
+    }
+
+    impl Table for SlowFoot {
+        fn print_head(&self, _: &mut dyn Write) -> Written<()> {
+            Ok(())
+        }
+
+        fn print(&mut self, _: &[Record], _: &mut dyn Write) -> Written<()> {
+            Ok(())
+        }
+
+        fn print_foot(&self, _: &Foot, _: &mut dyn Write) -> Written<()> {
+            // Long enough for a rank that waits for nothing; one that waits for this rank cannot come.
+            std::thread::sleep(Duration::from_millis(300));
+            self.returned_before.store(self.other_returned.load(Ordering::SeqCst), Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn ranks_that_fail_stay_until_the_root_has_printed_the_verdict() {
+        let [other_returned, returned_before] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let codes = as_two_ranks(|rank| {
+            let head = Head::gather(rank, "test").unwrap();
+            let session = Session { rank, progress: Progress::default() };
+            let [other_returned, returned_before] = [&other_returned, &returned_before].map(Arc::clone);
+            let table = SlowFoot { other_returned: other_returned.clone(), returned_before };
+            let wrong = |output: &mut Output| output.rows(vec![row(Series::Measured, Some(1), None)]);
+            let code = present(&session, &head, Box::new(table), Outlets::default(), wrong).unwrap();
+            if !rank.is_root() {
+                other_returned.store(true, Ordering::SeqCst);
+            }
+            code
+        });
+        assert_eq!(codes, [ExitCode::FAILURE; 2]);
+        assert!(!returned_before.load(Ordering::SeqCst), "a launcher would end the root before its verdict");
     }
 
     #[test]

@@ -259,7 +259,8 @@ mod tests {
             assert_eq!(control.abort().cause().and_then(|cause| cause.rank), Some(blamed), "{gap:?}");
         }
     }
-    /// Whoever makes the generation with it begins anew, and does not wait for it.
+
+    /// The members that make the next generation with it begin anew, and do not wait for it.
     #[test]
     fn a_generation_that_is_being_made_is_superseded_when_a_member_is_lost() {
         let (links, _recorders) = recorded(3);

@@ -32,8 +32,8 @@ pub(super) struct State {
     pub(super) spent: Vec<Keep>,
     /// Completions of requests so far.
     pub(super) completions: u64,
-    /// What a completion said of the first request that failed. The thread that has taken it tells the connection of it without the lock,
-    /// and others may have taken what was flushed behind it by then.
+    /// The failure of the first request that failed, as its completion tells it. The thread that takes it tells the connection of it without
+    /// the lock; by then other threads may have taken completions of requests that were flushed behind it.
     pub(super) failed: Option<Failure>,
     pub(super) idle: IdleTimer,
     /// The connection became idle with requests outstanding: the service thread goes on until they have completed.
