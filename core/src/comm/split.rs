@@ -18,8 +18,8 @@ impl Communicator {
     /// one at a time.
     ///
     /// # Errors
-    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` if a rank is gone, or has closed the new
-    /// communicator before this one has it; the first cause if this communicator was aborted; as for [`new`](Self::new).
+    /// `Timeout`, naming a rank that did not call it before `deadline`; `PeerLost` if a rank is gone; the first cause if this
+    /// communicator was aborted; as for [`new`](Self::new).
     pub fn split(&self, color: Option<u32>, key: i32, deadline: impl Into<Deadline>) -> Result<Option<Self>> {
         split(self, "split", color, key, deadline.into())
     }

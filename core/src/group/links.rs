@@ -159,7 +159,11 @@ impl Links {
             self.reactor.stop_listening_tcp();
         }
         let (to, from) = (eager_peers(rank, size), eager_openers(rank, size));
-        let opened = to.iter().try_for_each(|peer| self.ensure(*peer, deadline));
+        // A rank may close the communicator as soon as it has it. It has met this one all the same.
+        let opened = to.iter().try_for_each(|peer| match self.ensure(*peer, deadline) {
+            Err(_) if self.control.has_said_bye(*peer) => Ok(()),
+            ensured => ensured,
+        });
         // Half as long again: a peer may have spent that time on one that is lost, which it will tell.
         let limit = self.peer_timeout.map(|timeout| timeout.saturating_mul(3) / 2);
         opened

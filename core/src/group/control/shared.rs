@@ -94,6 +94,11 @@ impl Control {
         }
     }
 
+    /// Whether `peer` has left in good order.
+    pub(crate) fn has_said_bye(&self, peer: u32) -> bool {
+        matches!(lock(&self.state).peer_states[peer as usize], PeerState::Left { .. })
+    }
+
     #[cold]
     fn check_state(&self, op: &'static str, peer: u32) -> Result<()> {
         let state = lock(&self.state);

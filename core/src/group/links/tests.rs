@@ -104,17 +104,32 @@ pub(in crate::group) fn group_waited_for(
     subscribe: impl Fn(u32) -> Subscribers,
     waiters: impl Fn(u32) -> Arc<dyn Waiters>,
 ) -> Vec<Links> {
-    members(size, hosts, config, wrap, subscribe, waiters, false)
+    meet(served(size, hosts, config, wrap, subscribe, waiters, false))
 }
 
 /// A group of two that is made as the next generation of another one.
 #[cfg(not(loom))]
 pub(in crate::group) fn successors() -> Vec<Links> {
     let config = config(Some(Duration::from_secs(3)));
-    members(2, 1, config, |network| network, |_| Subscribers::default(), |_| Arc::new(Nobody), true)
+    let subscribe = |_| Subscribers::default();
+    meet(served(2, 1, config, |network| network, subscribe, |_| Arc::new(Nobody), true))
 }
 
-fn members(
+fn meet((served, peers): (Vec<Links>, Arc<[PeerInfo]>)) -> Vec<Links> {
+    std::thread::scope(|s| {
+        let meeting: Vec<_> = served
+            .into_iter()
+            .map(|links| {
+                let peers = peers.clone();
+                s.spawn(move || links.meet(peers, soon()).unwrap())
+            })
+            .collect();
+        meeting.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Ranks that answer, and have not met yet; their descriptions.
+fn served(
     size: u32,
     hosts: u32,
     config: GroupConfig,
@@ -122,7 +137,7 @@ fn members(
     subscribe: impl Fn(u32) -> Subscribers,
     waiters: impl Fn(u32) -> Arc<dyn Waiters>,
     succeeds: bool,
-) -> Vec<Links> {
+) -> (Vec<Links>, Arc<[PeerInfo]>) {
     let identities: Vec<Identity> = (0..size)
         .map(|rank| Identity::new(rank, size, [7; 32], None))
         .map(|identity| Identity { network: wrap(identity.network.clone()), ..identity })
@@ -138,25 +153,14 @@ fn members(
             ..info(rank, size)
         })
         .collect();
-    std::thread::scope(|s| {
-        let opening: Vec<_> = identities
-            .into_iter()
-            .zip(listeners)
-            .map(|(identity, listeners)| {
-                let peers = peers.clone();
-                let (abort, subscribers) = (Abort::new(), subscribe(identity.rank));
-                let waiters = waiters(identity.rank);
-                let member = Member { abort, waiters, subscribers, succeeds };
-                let control = Control::new(identity.rank, size, member, config.peer_timeout);
-                let timeout = config.peer_timeout;
-                s.spawn(move || {
-                    let links = Links::serve(control, identity, listeners, timeout).unwrap();
-                    links.meet(peers, soon()).unwrap()
-                })
-            })
-            .collect();
-        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+    let serve = |(identity, listeners): (Identity, Listeners)| {
+        let rank = identity.rank;
+        let (subscribers, waiters) = (subscribe(rank), waiters(rank));
+        let member = Member { abort: Abort::new(), waiters, subscribers, succeeds };
+        let control = Control::new(rank, size, member, config.peer_timeout);
+        Links::serve(control, identity, listeners, config.peer_timeout).unwrap()
+    };
+    (identities.into_iter().zip(listeners).map(serve).collect(), peers)
 }
 
 pub(in crate::group) fn wait_for(what: &str, done: impl Fn() -> bool) {
@@ -205,6 +209,24 @@ fn leaving_in_good_order_is_not_a_failure() {
         assert!(error.message().contains("good order"), "{error}");
         assert!(!one.control.abort().is_aborted());
     }
+}
+
+/// It had its links before this rank looked at its own.
+#[test]
+fn a_rank_that_leaves_at_once_has_met_one_that_is_still_connecting() {
+    let subscribe = |_| Subscribers::default();
+    let waiters = |_| Arc::new(Nobody) as Arc<dyn Waiters>;
+    let (mut links, peers) = served(2, 1, config(None), |network| network, subscribe, waiters, false);
+    let [one, leaver] = &mut links[..] else { unreachable!() };
+    assert_eq!(eager_peers(0, 2), [1], "rank 0 would find no link to open");
+    leaver.peers = peers.clone();
+    leaver.ensure(0, soon()).unwrap();
+    leaver.leave(soon()).unwrap();
+    wait_for("BYE did not come", || one.control.check_peer("x", 1).is_err());
+    let one = links.swap_remove(0).meet(peers, soon()).unwrap();
+    one.control.check("x").unwrap();
+    let error = one.control.check_peer("x", 1).unwrap_err();
+    assert!(error.message().contains("good order"), "{error}");
 }
 
 /// Two links between two ranks: what `ensure` would do if both opened one at the same time.
