@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use aqueduct::bootstrap::{Bootstrap, Rendezvous, TcpBootstrap, UniqueId};
 use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::gpu::{GpuBuffer, Stream};
+use aqueduct::gpu::{Context, GpuBuffer, Stream};
 use aqueduct::internals::net::{Claims, Network, Secret, interfaces};
 use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::{Deadline, ErrorKind};
@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 5;
 const CALLS: usize = 400;
 const COUNT: usize = 256;
+/// How often a job is measured at most: it must be fast enough once.
+const MEASUREMENTS: usize = 3;
 
 /// Environment variable with the path of a file in which the ranks tell the attackers what to do: a mode (one of the
 /// next three), then each rank's port as two bytes.
@@ -247,47 +249,75 @@ fn rank(machine: Machine, most: f64, me: u32) {
 
     let config = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
     let reduce = Collective::prepare(&comm, Kind::AllReduce, config, soon()).unwrap();
-    let (stream, data) =
-        (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, COUNT * 4).unwrap()));
-    let ones: Vec<u8> = (0..COUNT).flat_map(|_| 1_f32.to_le_bytes()).collect();
-    let mut times = [const { Vec::new() }; 3];
-    for round in 0..3 * ROUNDS {
-        let mode = round % 3;
-        bootstrap.barrier(soon()).unwrap();
-        if me == 0 {
-            shared.write_all_at(&[mode as u8], 0).unwrap();
+    let job = Job { me, bootstrap: &bootstrap, board: &shared, reduce: &reduce, context: &context };
+    // A machine that does something else for a while slows one of the three modes by chance, and seldom twice.
+    let mut said = Vec::new();
+    loop {
+        let [quiet, attacked, decoy] = job.times_of_a_call();
+        // Rank 0 decides for all.
+        let slow = bootstrap.broadcast(0, &[u8::from(attacked / decoy >= most)], soon()).unwrap() == [1];
+        said.push(format!(
+            "all-reduce {quiet:.1} us when idle, {attacked:.1} us under attack ({:.3}), {decoy:.1} us while the decoy is \
+             attacked: {:.3}",
+            attacked / quiet,
+            attacked / decoy
+        ));
+        assert!(!slow || said.len() < MEASUREMENTS, "rank {me} is slow under attack each time: {said:#?}");
+        if !slow {
+            break;
         }
-        // Wait until the attackers have read the mode.
-        std::thread::sleep(Duration::from_millis(200));
-        bootstrap.barrier(soon()).unwrap();
-        let since = Instant::now();
-        for _ in 0..CALLS {
-            data.upload(0, &ones, soon()).unwrap();
-            let slice = data.slice(..).unwrap();
-            reduce.launch(&stream, &slice, &slice, COUNT, Element::F32, Reduction::Sum).unwrap();
-            stream.synchronize(soon()).unwrap();
-        }
-        times[mode].push(since.elapsed().as_secs_f64() / CALLS as f64 * 1e6);
-        let mut sums = vec![0_u8; COUNT * 4];
-        data.download(0, &mut sums, soon()).unwrap();
-        assert!(sums.chunks_exact(4).all(|sum| *sum == (RANKS as f32).to_le_bytes()), "a wrong sum");
     }
-    let [quiet, attacked, decoy] = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    });
     comm.check().unwrap();
     bootstrap.barrier(soon()).unwrap();
     if me == 0 {
-        let (ratio, share) = (attacked / decoy, attacked / quiet);
-        let said = format!(
-            "started in {started:.1?}; all-reduce {quiet:.1} us when idle, {attacked:.1} us under attack ({share:.3}), \
-             {decoy:.1} us while the decoy is attacked: {ratio:.3}"
-        );
+        let said = format!("started in {started:.1?}; {}", said.join("; "));
         std::fs::write(Path::new(&board).with_extension("said"), &said).unwrap();
-        assert!(ratio < most, "{said}");
     }
     assert!(started < Duration::from_secs(20), "{started:?}");
+}
+
+/// One rank of the job that is attacked.
+struct Job<'a> {
+    me: u32,
+    bootstrap: &'a TcpBootstrap,
+    board: &'a File,
+    reduce: &'a Collective,
+    context: &'a Context,
+}
+
+impl Job<'_> {
+    /// Microseconds of an all-reduce while nobody is attacked, this job is, and the decoy is.
+    fn times_of_a_call(&self) -> [f64; 3] {
+        let (stream, data) =
+            (Stream::new(self.context).unwrap(), Arc::new(GpuBuffer::new(self.context, COUNT * 4).unwrap()));
+        let ones: Vec<u8> = (0..COUNT).flat_map(|_| 1_f32.to_le_bytes()).collect();
+        let mut times = [const { Vec::new() }; 3];
+        for round in 0..3 * ROUNDS {
+            let mode = round % 3;
+            self.bootstrap.barrier(soon()).unwrap();
+            if self.me == 0 {
+                self.board.write_all_at(&[mode as u8], 0).unwrap();
+            }
+            // Wait until the attackers have read the mode.
+            std::thread::sleep(Duration::from_millis(200));
+            self.bootstrap.barrier(soon()).unwrap();
+            let since = Instant::now();
+            for _ in 0..CALLS {
+                data.upload(0, &ones, soon()).unwrap();
+                let slice = data.slice(..).unwrap();
+                self.reduce.launch(&stream, &slice, &slice, COUNT, Element::F32, Reduction::Sum).unwrap();
+                stream.synchronize(soon()).unwrap();
+            }
+            times[mode].push(since.elapsed().as_secs_f64() / CALLS as f64 * 1e6);
+            let mut sums = vec![0_u8; COUNT * 4];
+            data.download(0, &mut sums, soon()).unwrap();
+            assert!(sums.chunks_exact(4).all(|sum| *sum == (RANKS as f32).to_le_bytes()), "a wrong sum");
+        }
+        times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        })
+    }
 }
 
 /// An impostor on the port of the rendezvous learns nothing, because the connecting side also demands proof of the
