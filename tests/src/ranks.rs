@@ -39,7 +39,7 @@ pub fn start_with(size: u32, test: &str, prepare: impl Fn(u32, &mut Command)) ->
     let failed: Vec<usize> = (0..outcomes.len()).filter(|&r| !outcomes[r].success).collect();
     if !failed.is_empty() {
         for (rank, outcome) in outcomes.iter().enumerate() {
-            eprintln!("---- rank {rank}\n{}", outcome.output);
+            eprintln!("---- rank {rank}, {}\n{}", outcome.end, outcome.output);
         }
         panic!("ranks {failed:?} of {test} failed; their output is above");
     }
@@ -88,6 +88,8 @@ struct Outcome {
     success: bool,
     /// By [`die`].
     died: bool,
+    /// How it ended.
+    end: String,
     output: String,
 }
 
@@ -95,6 +97,7 @@ impl Outcome {
     fn of(ended: &Ended) -> Self {
         let output = [&*ended.stdout, &*ended.stderr].concat();
         let died = !ended.late && ended.status.signal() == Some(libc::SIGKILL) && output.contains(DIES);
-        Self { success: died || (!ended.late && ended.status.success()), died, output }
+        let end = format!("{}{}", ended.status, if ended.late { ", because it took too long" } else { "" });
+        Self { success: died || (!ended.late && ended.status.success()), died, end, output }
     }
 }
