@@ -140,6 +140,7 @@ mod tests {
         let device = Device::new(&driver, 0).unwrap();
         let before: Vec<usize> = Cores::allowed().unwrap().iter().collect();
         let last = *before.last().unwrap();
+        assert_eq!(beside(&device), [0; 0], "the software device is on no bus");
         let bound = |cpu| bind(&device, cpu).map(|()| Cores::allowed().unwrap().iter().collect::<Vec<_>>());
         std::thread::scope(|scope| {
             assert_eq!(scope.spawn(|| bound(None).unwrap()).join().unwrap(), before);

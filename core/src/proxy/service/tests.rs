@@ -189,6 +189,35 @@ fn a_memorys_number_is_free_only_once_no_channel_and_no_request_names_it() {
     assert_eq!(service.add_memory(&memories[1]).unwrap(), memory);
 }
 
+/// What to do depends on whether a number is one of an object that is there.
+#[test]
+fn a_full_service_says_whether_it_waits_for_what_was_removed() {
+    let (context, comm, [first, second]) = one_rank();
+    let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+    let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+    let fifo = Fifo::new(&context, 4).unwrap();
+    let mut registry = Registry::new(&context, 2, 2, vec![fifo]);
+    let semaphores = [(); 2].map(|()| registry.add_semaphore(&first).unwrap());
+    let memories = [(); 2].map(|()| registry.add_memory(&memory).unwrap());
+    let refusals = |registry: &mut Registry| {
+        let errors =
+            [registry.add_semaphore(&second).map(drop).unwrap_err(), registry.add_memory(&memory).unwrap_err()];
+        errors.map(|error| {
+            assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+            error.message().to_owned()
+        })
+    };
+    let [of_semaphores, of_memories] = refusals(&mut registry);
+    assert!(of_semaphores.contains("there are 2 semaphores already"), "{of_semaphores}");
+    assert!(of_memories.contains("there are 2 memories already"), "{of_memories}");
+    registry.remove_semaphore(semaphores[0].id).unwrap();
+    // Held, as by a channel.
+    let _held = registry.remove_memory(memories[0]).unwrap();
+    for message in refusals(&mut registry) {
+        assert!(message.contains("all 2 numbers are in use, 1 of them by removed"), "{message}");
+    }
+}
+
 /// Requests that the first service has taken may be under way when it removes its last semaphore.
 #[test]
 fn a_connection_is_free_for_another_service_only_once_the_proxy_has_done_with_it() {

@@ -190,6 +190,7 @@ fn a_request_does_not_pass_those_that_wait_for_room() {
         end.queue.progress();
         assert_eq!((end.queue.deferred.len(), end.ports.deferred()), (2, 2), "there was no room");
         assert_eq!((&end.queue.semaphores[..], end.queue.is_leaving()), (&[KEPT][..], true));
+        assert!(matches!(end.queue.leaving[..], [(Leaving::Waiting(3), _)]), "{:?}", end.queue.leaving);
         assert!(end.ports.number(REMOVED).is_some(), "the puts may need it");
         end.open.send(()).unwrap();
         let deadline = soon();
