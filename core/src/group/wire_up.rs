@@ -141,6 +141,7 @@ impl Waiters for NoKernels {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::path::PathBuf;
     use std::time::Duration;
 
     use super::*;
@@ -148,6 +149,7 @@ mod tests {
     use crate::bootstrap;
     use crate::group::links::tests::{config, soon, wait_for};
     use crate::group::subscriber::Subscribers;
+    use crate::sync::{Mutex, lock};
 
     /// Claims to be a rank, and talks to nobody.
     #[derive(Debug)]
@@ -186,19 +188,55 @@ mod tests {
         }
     }
 
+    /// Hears nothing of the other rank, which was killed meanwhile.
+    #[derive(Debug, Default)]
+    struct Bereft(Mutex<Option<PathBuf>>);
+
+    impl Bootstrap for Bereft {
+        fn rank(&self) -> u32 {
+            0
+        }
+
+        fn size(&self) -> u32 {
+            2
+        }
+
+        fn send(&self, _: u32, _: u64, _: &[u8], _: Deadline) -> Result<()> {
+            Ok(())
+        }
+
+        fn recv(&self, peer: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
+            *lock(&self.0) = Some(crate::net::left_behind_sockets());
+            Err(Error::timeout("all_gather", "nothing came").with_peer(peer))
+        }
+    }
+
+    #[test]
+    fn a_rank_that_misses_another_one_clears_the_sockets_of_killed_processes() {
+        let bootstrap = Bereft::default();
+        let (member, description) = (member(), Description { device: None, process: 1, abi: 1 });
+        let met = Introduction::with(&bootstrap, description, &config(None), member, soon());
+        assert_eq!(met.unwrap_err().kind(), ErrorKind::Timeout);
+        let left = lock(&bootstrap.0).take().unwrap();
+        assert!(!left.exists(), "{}", left.display());
+    }
+
+    fn member() -> Member {
+        Member {
+            abort: Abort::new(),
+            waiters: Arc::new(NoKernels),
+            subscribers: Subscribers::default(),
+            succeeds: false,
+        }
+    }
+
     #[test]
     fn ranks_without_devices_are_linked_until_they_say_goodbye() {
         let linked: Vec<ControlLinks> = std::thread::scope(|scope| {
             let ranks = bootstrap::local(3).into_iter().map(|bootstrap| {
                 scope.spawn(move || {
-                    let member = Member {
-                        abort: Abort::new(),
-                        waiters: Arc::new(NoKernels),
-                        subscribers: Subscribers::default(),
-                        succeeds: false,
-                    };
                     let description = Description { device: None, process: 1, abi: 1 };
-                    let met = Introduction::with(&bootstrap, description, &config(None), member, soon());
+                    let met = Introduction::with(&bootstrap, description, &config(None), member(), soon());
                     met.unwrap().link(soon()).unwrap()
                 })
             });

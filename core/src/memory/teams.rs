@@ -83,8 +83,8 @@ impl Item for TeamItem {
 
     fn build(&mut self, offer: Offer<Receipt>, _: Deadline) -> Result<()> {
         let Offer { body, fds, holds } = offer;
-        let bindings = holds.iter().all(|receipt| matches!(receipt.id(), HoldId::Binding(_)));
-        if !body.is_empty() || fds.len() > 1 || holds.len() != 1 || !bindings {
+        let promised: Vec<HoldId> = holds.iter().map(Receipt::id).collect();
+        if !is_valid(&body, fds.len(), &promised) {
             let peer = self.key.peer;
             let message = format!("rank {peer} described its part of a multicast object in an invalid way");
             return Err(Error::new(ErrorKind::Remote, OP, message).with_peer(peer));
@@ -97,5 +97,30 @@ impl Item for TeamItem {
         let Self { pending, made, .. } = *self;
         let missing = || Error::new(ErrorKind::Internal, OP, "an exchange ended without a result");
         pending.complete(result.and_then(|()| made.ok_or_else(missing)));
+    }
+}
+
+/// Whether a peer's offer has the form of [`TeamItem::offer`].
+fn is_valid(body: &[u8], fds: usize, promised: &[HoldId]) -> bool {
+    body.is_empty() && fds <= 1 && matches!(promised, [HoldId::Binding(_)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_one_binding_and_at_most_one_descriptor() {
+        let binding = HoldId::Binding(1);
+        assert!(is_valid(b"", 0, &[binding]) && is_valid(b"", 1, &[binding]));
+        for (body, fds, promised) in [
+            (&b"x"[..], 0, &[binding][..]),
+            (b"", 2, &[binding]),
+            (b"", 0, &[]),
+            (b"", 0, &[binding, binding]),
+            (b"", 0, &[HoldId::Memory(1)]),
+        ] {
+            assert!(!is_valid(body, fds, promised), "{body:?}, {fds} descriptors, {promised:?}");
+        }
     }
 }

@@ -60,4 +60,6 @@ pub(crate) mod ready {
     pub(crate) use super::sys::{Epoll, EventFd, READ, WRITE, wait_readable};
 }
 
+#[cfg(test)]
+pub(crate) use unix::left_behind as left_behind_sockets;
 pub(crate) use unix::sweep as sweep_sockets;

@@ -131,6 +131,12 @@ pub(crate) fn sweep() {
     sweep_in(&here());
 }
 
+/// A directory as a process leaves it that is killed.
+#[cfg(test)]
+pub(crate) fn left_behind() -> PathBuf {
+    make_directory(&here()).unwrap()
+}
+
 fn sweep_in(parent: &Path) {
     // Ignores errors: an entry that this process cannot read or remove is not its to clean up.
     let Ok(entries) = std::fs::read_dir(parent) else { return };
@@ -269,7 +275,7 @@ mod tests {
 
     #[test]
     fn whoever_makes_a_directory_clears_what_was_left_beside_it() {
-        let left = make_directory(&here()).unwrap();
+        let left = left_behind();
         let made = SocketDir::create().unwrap();
         assert!(!left.exists(), "{}", left.display());
         assert!(made.directory.is_absolute(), "{}", made.directory.display());

@@ -99,3 +99,25 @@ impl Control {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::links::tests::{recorded, soon};
+
+    /// The two messages come in the order in which they were sent.
+    #[test]
+    fn what_comes_for_a_meeting_that_has_ended_here_is_not_kept() {
+        let (links, _recorders) = recorded(2);
+        let [here, peer] = [0, 1].map(|rank| links[rank].control());
+        let to = |meeting, tag| Address { peer: 0, meeting, group: 7, tag };
+        let over = here.meet().meeting();
+        let attendance = here.meet();
+        peer.send_mail(to(over, 1), b"late").unwrap();
+        peer.send_mail(to(attendance.meeting(), 2), b"in time").unwrap();
+        let needs = Needs { op: "test", ranks: vec![0, 1], generation: None };
+        let from = |meeting, tag| Address { peer: 1, ..to(meeting, tag) };
+        assert_eq!(here.recv_mail(from(attendance.meeting(), 2), &needs, soon()).unwrap(), b"in time");
+        assert_eq!(lock(&here.state).mail.take(from(over, 1)), None);
+    }
+}

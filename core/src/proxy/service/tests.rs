@@ -200,8 +200,10 @@ fn a_full_service_says_whether_it_waits_for_what_was_removed() {
     let semaphores = [(); 2].map(|()| registry.add_semaphore(&first).unwrap());
     let memories = [(); 2].map(|()| registry.add_memory(&memory).unwrap());
     let refusals = |registry: &mut Registry| {
-        let errors =
-            [registry.add_semaphore(&second).map(drop).unwrap_err(), registry.add_memory(&memory).unwrap_err()];
+        let errors = [
+            registry.add_semaphore(&second).map(drop).unwrap_err(),
+            registry.add_memory(&memory).unwrap_err(),
+        ];
         errors.map(|error| {
             assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
             error.message().to_owned()

@@ -132,6 +132,10 @@ fn ranks_that_are_all_linked_listen_no_more() {
     }
     let links = group(20, 1);
     assert!(links[0].peers.iter().all(|peer| peer.unix.exists()), "others may still open links to it");
+    // Over TCP nobody comes who is on the same host.
+    let listens = |peer: &PeerInfo| std::net::TcpStream::connect(peer.tcp[0]).is_ok();
+    wait_for("it still listens", || !links[0].peers.iter().any(listens));
+    assert!(group(20, 2)[0].peers.iter().all(listens));
 }
 
 /// Counts how often it is told that the group has changed.

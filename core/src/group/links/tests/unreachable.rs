@@ -62,6 +62,26 @@ fn a_rank_that_is_not_there_any_more_is_lost_to_who_looks_for_it() {
     assert_eq!(one.control.lost(), [peer]);
 }
 
+#[test]
+fn who_has_lost_a_peer_clears_the_sockets_of_killed_processes() {
+    let mut links = group(2, 1);
+    links[0].control.lose(1, "it was killed");
+    let left = crate::net::left_behind_sockets();
+    drop(links.remove(0));
+    assert!(!left.exists(), "{}", left.display());
+}
+
+/// It is the one that this rank opens a link to.
+#[test]
+fn a_rank_that_has_gone_before_the_group_is_linked_is_lost() {
+    let (subscribe, waiters) = (|_| Subscribers::default(), |_| Arc::new(Nobody) as Arc<dyn Waiters>);
+    let (mut links, peers) = served(2, 1, config(None), |network| network, subscribe, waiters, false);
+    let me = u32::from(eager_peers(0, 2).is_empty());
+    drop(links.remove(1 - me as usize));
+    let error = links.remove(0).meet(peers, soon()).unwrap_err();
+    assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1 - me)), "{error}");
+}
+
 /// Nobody is watched for silence here: only a BYE can tell.
 #[test]
 fn a_rank_that_has_left_and_keeps_something_says_goodbye_to_who_looks_for_it() {
