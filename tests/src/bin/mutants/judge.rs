@@ -112,7 +112,13 @@ impl Judge<'_> {
             };
             if doubtful {
                 let control = self.folder.join(format!("control.{worker}.log"));
-                if !matches!(run(suite, first.check, &tests, &[], &control, limit / 2), End::Passed) {
+                // The test that failed alone: others of its batch may disturb each other in one process.
+                let asked = match &end {
+                    End::Failed(test, _) => tests.iter().copied().filter(|known| known == test).collect(),
+                    _ => Vec::new(),
+                };
+                let asked = if asked.is_empty() { &tests } else { &asked };
+                if !matches!(run(suite, first.check, asked, &[], &control, limit / 2), End::Passed) {
                     continue;
                 }
             }
@@ -242,19 +248,12 @@ mod tests {
 
     use super::*;
 
-    /// Two tests share a process. The first one speaks of a race and passes, the second one fails for another reason.
-    #[test]
-    fn a_test_is_not_credited_with_the_words_of_another_one_of_its_batch() {
+    /// The verdict on a mutant by the tests `a` and `b`, which share a process that runs the lines of `script`.
+    fn judged(script: &str) -> Verdict {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("logs")).unwrap();
         let binary = folder.path().join("suite");
-        let script = "#!/bin/bash
-[ -n \"$PLANTED\" ] || exit 0
-[[ \"$*\" != *' a b' ]] || printf 'test a ... cuda-soft: data race\\nok\\n'
-printf 'test b ... 1 is not 2\\nFAILED\\n'
-exit 101
-";
-        std::fs::write(&binary, script).unwrap();
+        std::fs::write(&binary, format!("#!/bin/bash\n{script}")).unwrap();
         std::fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
         let covered = ["a", "b"].map(|test| Covered {
             suite: "x".to_owned(),
@@ -274,8 +273,32 @@ exit 101
         };
         let case =
             Case { name: "m", kind: "order", used: "kernel", variable: ("PLANTED", Path::new("here")) };
-        let verdict = judge.judge(0, &case);
+        judge.judge(0, &case)
+    }
+
+    /// The first test speaks of a race and passes, the second one fails for another reason.
+    #[test]
+    fn a_test_is_not_credited_with_the_words_of_another_one_of_its_batch() {
+        let verdict = judged(
+            "[ -n \"$PLANTED\" ] || exit 0
+[[ \"$*\" != *' a b' ]] || printf 'test a ... cuda-soft: data race\\nok\\n'
+printf 'test b ... 1 is not 2\\nFAILED\\n'
+exit 101
+",
+        );
         let (outcome, test, how) = (verdict.outcome.as_str(), verdict.test.as_str(), verdict.how.as_str());
         assert_eq!((outcome, test, how, verdict.runs), ("caught", "x::b", "wrong", 2));
+    }
+
+    /// Without the mutant the two fail behind each other, and the one that noticed it passes alone.
+    #[test]
+    fn a_test_that_noticed_a_mutant_is_tried_without_it_and_without_the_others_of_its_batch() {
+        let verdict = judged(
+            "[ -n \"$PLANTED\" ] || { [[ \"$*\" != *' a b' ]]; exit; }
+printf 'test a ... ok\\ntest b ... 1 is not 2\\nFAILED\\n'
+exit 101
+",
+        );
+        assert_eq!((verdict.outcome.as_str(), verdict.test.as_str()), ("caught", "x::b"));
     }
 }
