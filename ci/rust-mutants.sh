@@ -6,7 +6,7 @@
 #
 # RUST_MUTANTS (default target/rust-mutants) keeps the tree, its build and what was found. A run goes on where the last one
 # ended, with what survived; remove results.tsv there to judge all again.
-# SUITES (default "library it command"): the tests that judge. MOST (default 60000): milliseconds of tests for a mutant.
+# SUITES (default "library ranks it command"): the tests that judge. MOST (default 60000): milliseconds of tests for a mutant.
 cd "$(dirname "$0")/.." || exit 1
 set -uo pipefail
 cargo mutants --version >/dev/null 2>&1 ||
@@ -18,9 +18,9 @@ cargo build --quiet --locked --workspace --bin mutants || exit 1
 ln -f target/debug/mutants "$folder/bin/mutants"
 "$folder/bin/mutants" rust plant "$folder" || exit 1
 
-suites=${SUITES:-library it command} most=${MOST:-60000}
+suites=${SUITES:-library ranks it command} most=${MOST:-60000}
 packages=()
-[[ " $suites " != *" library "* ]] || packages+=(-p aqueduct)
+[[ " $suites " != *" library "* && " $suites " != *" ranks "* ]] || packages+=(-p aqueduct)
 [[ " $suites " != *" it "* ]] || packages+=(-p aqueduct-tests)
 [[ " $suites " != *" command "* ]] || packages+=(-p aqueduct-tools)
 log=$(cd "$folder/tree" && RUSTFLAGS=--cap-lints=warn CARGO_TARGET_DIR=$folder/build \
@@ -37,6 +37,7 @@ suite() { # NAME SOURCE CRATE: a test binary
     options+=(--suite "$1=$folder/bin/$1")
 }
 [[ " $suites " != *" library "* ]] || suite library unittests\ src/lib.rs aqueduct
+[[ " $suites " != *" ranks "* ]] || suite ranks tests/comm_ranks/main.rs comm_ranks
 [[ " $suites " != *" it "* ]] || suite it it/main.rs it
 [[ " $suites " != *" command "* ]] || suite command tests/command/main.rs command
 # The choices of ci/test.sh on every run; what failed with a mutant is not kept for runs without it.

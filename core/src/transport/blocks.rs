@@ -143,6 +143,12 @@ impl<W: Wake> Blocks<W> {
         lock(&self.state).parked -= 1;
     }
 
+    /// How many holders would be told that a line begins.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn holders(&self) -> usize {
+        lock(&self.state).holders.len()
+    }
+
     /// Blocks that nobody holds.
     #[cfg(all(test, not(loom)))]
     pub(super) fn free(&self) -> usize {

@@ -180,6 +180,12 @@ impl Half {
         lock(&self.events).push(event);
     }
 
+    /// As of [`Blocks::holders`].
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn holders(&self) -> usize {
+        self.blocks.holders()
+    }
+
     /// Blocks that nobody holds.
     #[cfg(all(test, not(loom)))]
     pub(super) fn free(&self) -> usize {

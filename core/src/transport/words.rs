@@ -116,6 +116,11 @@ mod tests {
         let mut places: Vec<_> = lines.iter().map(|line| line.device_ptr()).collect();
         places.sort_unstable();
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] == LINE as u64));
+        let (host, device) = (lines[0].host_ptr().addr().get(), lines[0].device_ptr());
+        for line in &lines {
+            let here = [line.host_ptr().addr().get() - host, (line.device_ptr() - device) as usize];
+            assert_eq!(here, [line.number * LINE; 2], "the host and devices see one line");
+        }
         assert_eq!(lock(&words.pages).len(), 1);
         let other = words.line().unwrap();
         assert_eq!(lock(&words.pages).len(), 2, "the first page is full");

@@ -297,7 +297,9 @@ fn a_socket_that_will_take_nothing_more_is_an_error() {
     with_memories(|comm, [memory, _]| {
         let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
         let remote = memory.remote().unwrap().0;
+        assert!(!outbox.wants_room(), "it has nothing to send");
         outbox.update(remote, remote.region().unwrap(), 0, 7);
+        assert!(outbox.wants_room());
         let error = outbox.progress(&Broken).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (crate::error::ErrorKind::PeerLost, Some(1)), "{error}");
     });
@@ -326,6 +328,9 @@ fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
         let deadline = soon();
         while second.progress(&free).unwrap() != Obstacle::Nothing && !deadline.expired() {}
         assert_eq!((free.frames().len(), second.is_empty()), (1, true));
+        // Although a block is free again: all of a connection whose peer takes nothing would go there, piece by piece.
+        assert_eq!(first.progress(&full).unwrap(), Obstacle::Socket);
+        assert_eq!((first.spilled, half.free()), (1, 1));
         while first.progress(&free).unwrap() != Obstacle::Nothing && !deadline.expired() {}
         assert_eq!((free.frames().len(), first.spilled, half.free()), (3, 0, 1));
     });

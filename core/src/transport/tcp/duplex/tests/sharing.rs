@@ -57,6 +57,7 @@ fn an_idle_connection_has_neither_a_stream_nor_pinned_memory() {
         far.say(&[Frame::Ask]);
         assert_eq!(far.hear(), Frame::Ack { count: 2 });
         assert_eq!((stock.outgoing.free(), stock.incoming.free()), (4, 4));
+        assert_eq!([&stock.outgoing, &stock.incoming].map(|half| half.holders()), [0; 2]);
         assert_eq!(so_far(), used);
     });
 }
@@ -176,6 +177,7 @@ fn whoever_fails_or_is_dropped_gives_everything_back() {
             assert_eq!(held, (true, 3));
             let free = || (stock.outgoing.free(), stock.incoming.free());
             wait_for("not everything is given back", || free() == (4, 4));
+            assert_eq!([&stock.outgoing, &stock.incoming].map(|half| half.holders()), [0; 2]);
             // The place of its half frame is free, too.
             let parks = [(); 4].map(|()| stock.incoming.park());
             assert_eq!(parks, [true, true, true, false]);
