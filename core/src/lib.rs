@@ -62,6 +62,8 @@ mod failure;
 mod fork;
 pub mod logging;
 mod outcome;
+#[cfg(all(test, not(loom)))]
+mod own_process;
 mod service_thread;
 
 pub mod gpu;

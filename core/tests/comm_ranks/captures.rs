@@ -6,7 +6,7 @@ use aqueduct::ErrorKind;
 use aqueduct::comm::Transport;
 use aqueduct::gpu::{CaptureMode, Event, GraphExec, HandlePolicy, Stream};
 
-use crate::support::{bytes, soon, threads};
+use crate::support::{all_succeed, bytes, processes, soon, threads};
 
 const LEN: usize = 10_000;
 
@@ -67,10 +67,12 @@ fn a_graph_holds_both_ends_of_a_write_that_it_captured() {
     });
 }
 
-/// A flush could only say something untrue: what it waits for does not run.
+/// A flush could only say something untrue: what it waits for does not run. A capture of mode `Global` would refuse calls of
+/// other tests of one process, and be invalidated by them.
 #[test]
 fn a_connection_under_capture_is_not_flushed_and_one_over_tcp_is_not_captured() {
-    threads(2, |rank| {
+    let name = "captures::a_connection_under_capture_is_not_flushed_and_one_over_tcp_is_not_captured";
+    processes(2, name, all_succeed, |rank| {
         let (context, peer) = (rank.comm.context(), 1 - rank.me());
         let copies = rank.comm.connect(peer, 0, Transport::CudaIpc).unwrap();
         let tcp = rank.comm.connect(peer, 1, Transport::Ethernet).unwrap();

@@ -7,6 +7,7 @@ use crate::message::ring::RingMemory;
 use crate::message::verbs::{Draft, Nic, VerbsLink};
 use crate::net::ready::wait_readable;
 use crate::net::{Claims, RawStream, purpose};
+use crate::own_process::is_own_process;
 
 const PEERS: u32 = 1024;
 const MOST: usize = 64 << 10;
@@ -61,25 +62,12 @@ fn resident() -> usize {
     pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Set in the process of its own in which memory is measured: other tests take some at the same time.
-const ALONE: &str = "AQUEDUCT_TEST_IDLE_PEERS";
-
+/// Other tests of this process would take memory at the same time.
 #[test]
 fn a_thousand_idle_peers_cost_little() {
-    if std::env::var_os(ALONE).is_some() {
-        return measure();
+    if is_own_process(module_path!(), "a_thousand_idle_peers_cost_little", &[]) {
+        measure();
     }
-    let (_, module) = module_path!().split_once("::").unwrap();
-    let name = format!("{module}::a_thousand_idle_peers_cost_little");
-    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = alone.args([&name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().filter(|line| line.contains("idle peers")).for_each(|line| println!("{line}"));
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 fn measure() {
@@ -96,10 +84,10 @@ fn measure() {
         hub.poll().unwrap();
     }
     let each = resident().saturating_sub(before) / (PEERS as usize - 16);
-    println!("{PEERS} idle peers: {each} bytes each, both sides together");
+    println!("measured: {PEERS} idle peers: {each} bytes each, both sides together");
     assert!(each > 0 && each <= MOST, "{each} bytes for an idle peer");
     let registered = (crate::rdma::standin::registered_bytes() - registered) / 2 / (u64::from(PEERS) - 16);
-    println!("{PEERS} idle peers: {registered} bytes each registered with a device, on each side");
+    println!("measured: {PEERS} idle peers: {registered} bytes each registered with a device, on each side");
     assert_eq!(registered > 0, nic.is_some());
     assert!(registered <= MOST_REGISTERED, "{registered} bytes registered for an idle peer");
 }

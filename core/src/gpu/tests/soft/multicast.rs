@@ -1,29 +1,17 @@
 //! Multicast objects, which the software device has in the processes that these tests start.
 
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
 
 use super::{Calls, driver};
 use crate::gpu::multicast::{MulticastObject, granularity};
 use crate::gpu::vmm::{HandleTypes, PhysicalAllocation};
 use crate::gpu::{Context, Device};
+use crate::own_process::is_own_process;
 
 /// Starts `test` again in a process whose devices have multicast. True in that process.
 fn alone(test: &str) -> bool {
-    const ALONE: &str = "AQUEDUCT_TEST_MULTICAST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let (_, module) = module_path!().split_once("::").unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([&*format!("{module}::{test}"), "--exact", "--nocapture"]);
-    command.env(ALONE, "1").env("AQUEDUCT_SOFT_MULTICAST", "1");
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && text.contains("1 passed");
-    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
-    false
+    is_own_process(module_path!(), test, &[("AQUEDUCT_SOFT_MULTICAST", Some("1"))])
 }
 
 #[test]

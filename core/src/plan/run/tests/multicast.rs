@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_driver_sys::CUresult;
@@ -13,28 +12,16 @@ use super::super::super::{Plan, Reduction, file, samples};
 use super::{Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, close, everywhere, ranks, ranks_on};
 use crate::comm::Communicator;
 use crate::gpu::{GpuBuffer, Hooks, Stream};
+use crate::own_process::is_own_process;
 
 const SOFT: &str = "AQUEDUCT_SOFT_MULTICAST";
 const SUM: Option<Reduction> = Some(Reduction::Sum);
 
 /// Starts `test` again in a process whose devices have multicast, or none. True in that process.
 fn alone(test: &str, multicast: bool) -> bool {
-    const ALONE: &str = "AQUEDUCT_TEST_MULTICAST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let (_, module) = module_path!().split_once("::").unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args([&*format!("{module}::{test}"), "--exact", "--nocapture", "--include-ignored"])
-        .env(ALONE, "1");
     // The race detector refuses multimem.
-    command.env(SOFT, if multicast { "1" } else { "0" }).env_remove("AQUEDUCT_SOFT_CHECK");
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && text.contains("1 passed");
-    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
-    false
+    let variables = [(SOFT, Some(if multicast { "1" } else { "0" })), ("AQUEDUCT_SOFT_CHECK", None)];
+    is_own_process(module_path!(), test, &variables)
 }
 
 fn with(multicast: bool) -> ExecutorConfig {
