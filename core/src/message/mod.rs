@@ -58,6 +58,7 @@ mod tcp;
 mod tending;
 mod thread;
 mod tokens;
+mod transfer;
 mod transfers;
 mod verbs;
 mod wire;

@@ -13,7 +13,7 @@ use super::offers::Delivery;
 use super::reading::Completion;
 use super::sent::{Reason, Sent};
 use super::tokens::Token;
-use super::transfers::Transfer;
+use super::transfer::Transfer;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::reading::{Finished, Reading, Way, oldest};
 use super::reads::{Reads, late_error};
-use super::transfers::{HandedDevice, Part, Transfer, Turn, unasked};
+use super::transfer::{Transfer, Turn};
+use super::transfers::{HandedDevice, Part, unasked};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 

@@ -1,5 +1,4 @@
-//! Reads of one link into the memory of devices: each is cut into parts that are read into the host's memory and copied from there, a bounded
-//! number at a time; or copied by the device itself from memory of the owner's device that it has mapped.
+//! Reads of one link into the memory of devices ([`Open`]), a bounded number of their parts at a time.
 //!
 //! A part is a read like any other, without a completion of its own. Completions of all reads run in the order of the calls: reads
 //! that end while an earlier one into a device is under way are held back until that has ended.
@@ -9,72 +8,21 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::device::{DeviceMapping, DeviceTarget, STAGED, Underway};
+use super::device::STAGED;
 use super::mappings::Mapping;
-use super::reading::{Completion, Finished};
-use super::revocation::after_copying;
+use super::reading::Finished;
 use super::tokens::Token;
+use super::transfer::{Mapped, Open, Transfer, Turn, Way};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of parts that may be under way, or wait for a device, at a time; and how many parts.
 const MAX_BYTES: usize = 4 * STAGED;
 const MAX_PARTS: usize = 64;
-/// Bytes that a device copies from mapped memory at a time, and how many such copies of one read may be under way.
-const COPIED: usize = 8 << 20;
-const MAX_COPIES: usize = 2;
 /// Tokens of mapped memory that are kept, and tokens of which it is kept that their memory cannot be mapped.
 const MAX_MAPPED: usize = 64;
 /// How long the end of links waits for copies of their devices.
 const SETTLES: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// A read into the memory of a device.
-pub(super) struct Transfer {
-    pub(super) id: u32,
-    pub(super) token: Token,
-    pub(super) offset: u64,
-    pub(super) deadline: Deadline,
-    pub(super) completion: Completion,
-    pub(super) target: Box<dyn DeviceTarget>,
-}
-
-/// One that is under way.
-struct Open {
-    transfer: Transfer,
-    length: usize,
-    way: Way,
-    /// Bytes for which parts, or copies from mapped memory, were begun.
-    begun: usize,
-    /// Its owner has checked the token, or is about to.
-    asked: bool,
-    /// Its parts in the queue of reads: the number of each, and the place of its bytes.
-    parts: Vec<(u32, usize)>,
-    /// Parts that have come, for which no staging memory was free.
-    come: VecDeque<(usize, Vec<u8>)>,
-    copies: VecDeque<Box<dyn Underway>>,
-    /// It ends with this error as soon as the device writes nothing more.
-    failed: Option<Error>,
-    /// It was cancelled or is too late, so that it does not wait for its turn.
-    early: bool,
-}
-
-/// How the bytes come.
-enum Way {
-    Undecided,
-    /// The owner was asked for a handle.
-    Asking,
-    Mapped(Arc<Mapped>),
-    Parts,
-}
-
-/// Memory of a peer's device, mapped for one of this side's.
-struct Mapped {
-    token: Token,
-    device: usize,
-    /// The page with the word of the exposure.
-    word: Mapping,
-    memory: Arc<dyn DeviceMapping>,
-}
 
 /// A device's memory as its owner has handed it over: the page with the word of the exposure, and the memory with its description.
 pub(super) struct HandedDevice {
@@ -89,15 +37,6 @@ pub(super) struct Part {
     pub(super) offset: u64,
     pub(super) into: Vec<u8>,
     pub(super) maps: bool,
-}
-
-/// The outcome of [`Transfers::step`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turn {
-    /// How much has happened.
-    pub(super) moved: usize,
-    /// Another turn is needed, and no descriptor tells of it: a device copies, or staging memory is short.
-    pub(super) waits: bool,
 }
 
 /// The reads of one link into devices, and what is held back for their sake.
@@ -394,82 +333,6 @@ impl Transfers {
     #[cfg(all(test, not(loom)))]
     pub(super) fn spare(&self) -> usize {
         self.spare.capacity()
-    }
-}
-
-impl Open {
-    /// Whether a part is to be asked for. One without bytes is, too: its owner checks the token.
-    fn wants_part(&self) -> bool {
-        self.begun < self.length || !self.asked
-    }
-
-    /// Whether nothing is left to do.
-    fn is_over(&self) -> bool {
-        let is_done = !self.wants_part() && self.parts.is_empty() && self.come.is_empty();
-        let is_decided = !matches!(self.way, Way::Undecided | Way::Asking);
-        self.copies.is_empty() && (self.failed.is_some() || is_decided && is_done)
-    }
-
-    /// Keeps why it failed, if it had not; returns the numbers of its parts.
-    fn fail(&mut self, why: Error) -> Vec<u32> {
-        if self.failed.is_none() {
-            self.failed = Some(why);
-        }
-        self.come.clear();
-        std::mem::take(&mut self.parts).into_iter().map(|(id, _)| id).collect()
-    }
-
-    fn end(self) -> Finished {
-        let Transfer { id, completion, target, .. } = self.transfer;
-        let outcome = self.failed.map_or(Ok(Vec::new()), Err);
-        Finished { id, completion, outcome, transfer: None, target: Some(target) }
-    }
-
-    /// Looks which copies have ended, and begins others.
-    fn advance(&mut self, revoked: &dyn Fn() -> Error, spare: &mut Vec<u8>, turn: &mut Turn) -> Result<()> {
-        while let Some(copy) = self.copies.front_mut() {
-            let done = copy.is_done();
-            if matches!(done, Ok(false)) {
-                break;
-            }
-            self.copies.pop_front();
-            turn.moved += 1;
-            done?;
-        }
-        if self.failed.is_some() {
-            turn.waits |= !self.copies.is_empty();
-            return Ok(());
-        }
-        if let Way::Mapped(mapped) = &self.way {
-            // Looked at after the copies, too: what the owner writes after it has revoked is never taken for data.
-            after_copying();
-            if mapped.word.is_revoked() {
-                return Err(revoked());
-            }
-            let mapped = mapped.clone();
-            self.asked = true;
-            while self.begun < self.length && self.copies.len() < MAX_COPIES {
-                let length = COPIED.min(self.length - self.begun);
-                let from = self.transfer.offset + self.begun as u64;
-                self.copies.push_back(self.transfer.target.copy(self.begun, &mapped.memory, from, length)?);
-                self.begun += length;
-                turn.moved += 1;
-            }
-        }
-        while let Some((at, bytes)) = self.come.front() {
-            if !bytes.is_empty() {
-                let Some(copy) = self.transfer.target.put(*at, bytes)? else { break };
-                self.copies.push_back(copy);
-            }
-            turn.moved += 1;
-            if let Some((_, bytes)) = self.come.pop_front()
-                && bytes.capacity() > spare.capacity()
-            {
-                *spare = bytes;
-            }
-        }
-        turn.waits |= !self.copies.is_empty() || !self.come.is_empty();
-        Ok(())
     }
 }
 
