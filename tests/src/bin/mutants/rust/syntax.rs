@@ -126,6 +126,24 @@ impl Nodes {
         self.constants.push(span.byte_range());
     }
 
+    /// Notes the lines of an item that only tests are built with. cargo-mutants itself knows no condition but `cfg(test)`.
+    fn skip_of_tests(&mut self, attributes: &[syn::Attribute], span: Span) {
+        let condition = |attribute: &syn::Attribute| match &attribute.meta {
+            syn::Meta::List(list) if list.path.is_ident("cfg") => {
+                list.tokens.clone().into_iter().any(|token| match token {
+                    TokenTree::Group(all) => {
+                        all.stream().into_iter().any(|token| token.to_string() == "test")
+                    }
+                    _ => false,
+                })
+            }
+            _ => false,
+        };
+        if attributes.iter().any(condition) {
+            self.tests.push(span.start().line..span.end().line + 1);
+        }
+    }
+
     fn function(&mut self, block: &syn::Block) {
         let braces = block.brace_token.span;
         let body = braces.open().byte_range().end..braces.close().byte_range().start;
@@ -193,29 +211,18 @@ impl<'ast> Visit<'ast> for Nodes {
     }
 
     fn visit_item_mod(&mut self, node: &'ast syn::ItemMod) {
-        let condition = |attribute: &&syn::Attribute| match &attribute.meta {
-            syn::Meta::List(list) if list.path.is_ident("cfg") => {
-                list.tokens.clone().into_iter().any(|token| match token {
-                    TokenTree::Group(all) => {
-                        all.stream().into_iter().any(|token| token.to_string() == "test")
-                    }
-                    _ => false,
-                })
-            }
-            _ => false,
-        };
-        if node.attrs.iter().any(|attribute| condition(&attribute)) {
-            self.tests.push(node.span().start().line..node.span().end().line + 1);
-        }
+        self.skip_of_tests(&node.attrs, node.span());
         visit::visit_item_mod(self, node);
     }
 
     fn visit_item_fn(&mut self, node: &'ast syn::ItemFn) {
+        self.skip_of_tests(&node.attrs, node.span());
         self.function(&node.block);
         visit::visit_item_fn(self, node);
     }
 
     fn visit_impl_item_fn(&mut self, node: &'ast syn::ImplItemFn) {
+        self.skip_of_tests(&node.attrs, node.span());
         self.function(&node.block);
         visit::visit_impl_item_fn(self, node);
     }
@@ -293,9 +300,15 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_tests_are_known() {
+    fn modules_and_functions_of_tests_are_known() {
+        for item in ["mod tests {\n}", "fn f() {\n}"] {
+            let source = format!("fn f() {{}}\n#[cfg(all(test, not(loom)))]\n{item}\nfn g() {{}}\n");
+            let nodes = Nodes::parse(&source).unwrap();
+            assert_eq!([1, 2, 4].map(|line| nodes.is_test(line)), [false, true, true], "{source}");
+            assert!(!nodes.is_test(source.lines().count()), "{source}");
+        }
         let nodes =
-            Nodes::parse("fn f() {}\n#[cfg(all(test, not(loom)))]\nmod tests {\n}\nfn g() {}\n").unwrap();
-        assert_eq!([1, 2, 4, 5].map(|line| nodes.is_test(line)), [false, true, true, false]);
+            Nodes::parse("impl S {\nfn f(&self) {}\n#[cfg(all(test, x))]\nfn g(&self) {\n}\n}\n").unwrap();
+        assert_eq!([2, 3, 5, 6].map(|line| nodes.is_test(line)), [false, true, true, false]);
     }
 }
