@@ -294,8 +294,8 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         self.control.leave();
-        if !self.control.lost().is_empty() {
-            // A process that was killed could not remove its socket.
+        if self.control.abort().is_aborted() {
+            // Perhaps because a process was killed, which could not remove its socket.
             crate::net::sweep_sockets();
         }
     }

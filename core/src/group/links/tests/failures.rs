@@ -1,5 +1,8 @@
 //! Failures: ranks hear of them, believe them or not, and pass them on.
 
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
 use super::*;
 use crate::group::frames;
 use crate::sync::AtomicUsize;
@@ -158,4 +161,40 @@ fn subscribers_hear_that_a_peer_has_left() {
     let before = changes[0].0.load(Ordering::Relaxed);
     drop(links.pop());
     wait_for("nobody was told", || changes[0].0.load(Ordering::Relaxed) > before);
+}
+
+/// Set in a process of its own to the folder of its sockets: other tests clear theirs at the same time.
+const ALONE: &str = "AQUEDUCT_TEST_SOCKETS_LEFT";
+
+#[test]
+fn ranks_of_a_group_that_failed_remove_what_killed_processes_left() {
+    if let Some(folder) = std::env::var_os(ALONE) {
+        return fail_beside_a_socket(&PathBuf::from(folder).join("aqueduct-socket-killed"));
+    }
+    let folder = PathBuf::from(format!("/tmp/aqueduct-test-failed-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let name = format!("{module}::ranks_of_a_group_that_failed_remove_what_killed_processes_left");
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    alone.args([&name, "--exact", "--nocapture"]).env(ALONE, &folder).env("XDG_RUNTIME_DIR", &folder);
+    let output = alone.output().unwrap();
+    let _ = std::fs::remove_dir_all(&folder);
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn fail_beside_a_socket(left: &Path) {
+    let failures: [fn(&Links); 2] = [
+        |links| links.control.lose(1, "it was killed"),
+        |links| drop(links.give_up(Error::timeout("all_gather", "rank 1 did not come in time"))),
+    ];
+    for fail in failures {
+        let mut links = group(2, 1);
+        std::fs::create_dir(left).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(left.join("s")).unwrap());
+        let failed = links.remove(0);
+        fail(&failed);
+        drop(failed);
+        assert!(!left.exists());
+    }
 }
