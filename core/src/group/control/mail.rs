@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(mail.take(Address { tag: 2, ..address }), None);
         mail.end(FIRST);
         assert_eq!(mail.unread[&3], 4 + 4 + 2 * ENVELOPE);
-        assert_eq!(mail.take(address).unwrap(), b"more");
+        assert_eq!((&mail.take(address).unwrap()[..], mail.unread[&3]), (&b"more"[..], 4 + ENVELOPE));
         assert_eq!(mail.take(Address { group: 8, ..address }).unwrap(), b"else");
         assert_eq!((mail.take(address), mail.unread[&3]), (None, 0));
         assert!(mail.deliver(3, &part(SECOND, 7, true, b"x")[1..]).is_err());

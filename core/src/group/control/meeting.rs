@@ -99,3 +99,27 @@ impl Control {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::group::links::tests::{KIND, recorded, wait_for};
+
+    #[test]
+    fn a_meeting_that_ends_leaves_no_messages_behind() {
+        let (links, recorders) = recorded(2);
+        let [sender, receiver] = [0, 1].map(|rank: usize| links[rank].control());
+        let attendance = receiver.meet();
+        let from = Address { peer: 0, meeting: attendance.meeting(), group: 7, tag: 1 };
+        sender.send_mail(Address { peer: 1, ..from }, b"unread").unwrap();
+        sender.post(1, KIND, b"behind it", Vec::new()).unwrap();
+        wait_for("the frame did not come", || recorders[1].has(0, b"behind it", 0));
+        drop(attendance);
+        let needs = Needs { op: "x", ranks: vec![0, 1], generation: None };
+        let dropped = receiver.recv_mail(from, &needs, Deadline::after(Duration::ZERO)).unwrap_err();
+        assert_eq!(dropped.kind(), ErrorKind::Timeout, "{dropped}");
+    }
+}
