@@ -178,6 +178,10 @@ impl Links {
 
     /// This rank cannot join, for the reason `error`: sees to it that the others hear why, and not only that it has gone.
     pub(crate) fn give_up(&self, error: Error) -> Error {
+        self.give_up_within(error, LINGER)
+    }
+
+    fn give_up_within(&self, error: Error, linger: Duration) -> Error {
         let (rank, size) = (self.identity.rank, self.identity.size);
         match (error.kind(), error.peer()) {
             (ErrorKind::PeerLost, Some(peer)) if peer < size && peer != rank => {
@@ -189,7 +193,7 @@ impl Links {
             }
         }
         // The ranks that are told pass it on. A new link carries the reason first of all.
-        let until = Deadline::after(LINGER);
+        let until = Deadline::after(linger);
         for peer in eager_peers(rank, size) {
             if !self.peers.is_empty() && self.control.check_reach("connect", peer).is_ok() {
                 // A peer that cannot be reached is lost itself.
@@ -294,8 +298,8 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         self.control.leave();
-        if !self.control.lost().is_empty() {
-            // A process that was killed could not remove its socket.
+        if self.control.abort().is_aborted() {
+            // Perhaps because a process was killed, which could not remove its socket.
             crate::net::sweep_sockets();
         }
     }

@@ -235,19 +235,6 @@ fn kernels_may_go_on_for_a_while_when_their_rank_or_another_one_leaves() {
     }
 }
 
-/// Nobody tells the kernels to leave here: a rank that closes the communicator may wait for its streams afterwards.
-#[test]
-fn a_close_fails_no_kernel_before_it_is_told_to_leave() {
-    use crate::outcome::Outcome;
-
-    let links = group(1, 1);
-    let control = links[0].control();
-    control.close();
-    control.keep_waiters();
-    control.outcome("x").unwrap();
-    assert_eq!(control.check("x").unwrap_err().kind(), ErrorKind::InvalidUsage);
-}
-
 #[test]
 fn without_a_peer_timeout_nothing_is_said_that_nobody_asked_for() {
     let quiet = groups(group_of(2, 1, config(None), |network| network, |_| Subscribers::default()));

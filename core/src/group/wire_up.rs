@@ -77,10 +77,6 @@ impl Introduction {
         let control = Control::new(rank, size, member, config.peer_timeout);
         let links = Links::serve(control, identity, listeners, config.peer_timeout)?;
         let gathered = bootstrap.all_gather(&mine.encode(), deadline).map_err(|error| links.give_up(error));
-        if gathered.is_err() {
-            // A process that was killed could not remove its socket.
-            crate::net::sweep_sockets();
-        }
         let peers = peer::check_all(&mine, &gathered?)?.into();
         Ok(Self { links, peers })
     }

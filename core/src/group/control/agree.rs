@@ -151,3 +151,28 @@ fn late(awaited: &Ranks) -> Error {
         None => Error::new(ErrorKind::Timeout, OP, "the ranks did not agree before the deadline"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::links::tests::{group, soon, wait_for};
+
+    /// Ten looks without news, the first at once.
+    #[test]
+    fn a_rank_without_the_others_does_not_give_up_sooner_because_it_is_woken() {
+        let links = group(3, 1);
+        let control = links[0].control();
+        [1, 2].iter().for_each(|peer| control.lose(*peer, "it has gone"));
+        let began = Instant::now();
+        let outcome = std::thread::scope(|scope| {
+            let agreeing = scope.spawn(|| links[0].agree(&Ranks::new(), soon()));
+            wait_for("it does not give up", || {
+                control.wake(&mut lock(&control.state));
+                agreeing.is_finished()
+            });
+            agreeing.join().unwrap()
+        });
+        assert!(began.elapsed() >= 9 * TICK, "{:?}", began.elapsed());
+        assert!(outcome.unwrap_err().message().contains("too few of the other ranks"));
+    }
+}

@@ -1,6 +1,7 @@
 //! Groups of links in one process.
 
 mod failures;
+mod meeting;
 mod tap;
 mod unreachable;
 
@@ -211,25 +212,6 @@ fn leaving_in_good_order_is_not_a_failure() {
     }
 }
 
-/// It had its links before this rank looked at its own.
-#[test]
-fn a_rank_that_leaves_at_once_has_met_one_that_is_still_connecting() {
-    let subscribe = |_| Subscribers::default();
-    let waiters = |_| Arc::new(Nobody) as Arc<dyn Waiters>;
-    let (mut links, peers) = served(2, 1, config(None), |network| network, subscribe, waiters, false);
-    // The rank that has a link to open.
-    let me = u32::from(eager_peers(0, 2).is_empty());
-    let (one, mut leaver) = (links.swap_remove(me as usize), links.remove(0));
-    leaver.peers = peers.clone();
-    leaver.ensure(me, soon()).unwrap();
-    leaver.leave(soon()).unwrap();
-    wait_for("BYE did not come", || one.control.check_peer("x", 1 - me).is_err());
-    let one = one.meet(peers, soon()).unwrap();
-    one.control.check("x").unwrap();
-    let error = one.control.check_peer("x", 1 - me).unwrap_err();
-    assert!(error.message().contains("good order"), "{error}");
-}
-
 /// Two links between two ranks: what `ensure` would do if both opened one at the same time.
 fn link_twice(links: &[Links], a: usize, b: usize) {
     for (from, to) in [(a, b), (b, a)] {
@@ -407,15 +389,4 @@ fn a_process_that_ended_counts_as_dead_only_if_it_was_heard_out() {
         let agreed = links[1].agree(&Ranks::new(), soon());
         assert_eq!(agreed.is_ok(), heard_out, "{agreed:?}");
     }
-}
-
-#[test]
-fn strangers_and_other_communicators_are_turned_away() {
-    let links = group(17, 1);
-    let mine = &links[0];
-    let other = Identity::new(1, 17, [8; 32], None);
-    let path = &mine.peers[0].unix;
-    let refused = other.network.connect_unix(path, other.claims(0), soon()).unwrap_err();
-    assert!(matches!(refused.kind(), ErrorKind::Authentication | ErrorKind::PeerLost), "{refused}");
-    assert!(!mine.control.abort().is_aborted());
 }

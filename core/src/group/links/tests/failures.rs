@@ -55,6 +55,34 @@ fn a_rank_that_was_given_up_blames_nobody() {
     assert!(!links[1].control.lost().contains(&2));
 }
 
+/// It could tell of its loss, and not why.
+#[test]
+fn a_rank_that_was_given_up_leaves_it_to_others_to_say_so() {
+    let (links, recorders) = recorded(3);
+    tell(&links, 1, 0, 0);
+    links[1].control.post(0, KIND, b"behind that", Vec::new()).unwrap();
+    wait_for("it did not hear of it", || recorders[0].has(1, b"behind that", 0));
+    links[0].control.abort().check("x").unwrap_err();
+    links[0].control.post(2, KIND, b"behind all that it says", Vec::new()).unwrap();
+    wait_for("the frame did not come", || recorders[2].has(0, b"behind all that it says", 0));
+    links[2].control.abort().check("x").expect("only rank 1 knows why");
+}
+
+/// Nobody is watched for silence here: nothing else is said.
+#[test]
+fn a_loss_that_was_passed_on_is_not_told_again_by_who_notices_it_later() {
+    let links = group_with(20, 1, config(None), |network| network);
+    let control = &links[0].control;
+    let tap = Tap::open(&links[11], 0);
+    tell(&links, 4, 0, 2);
+    assert_eq!(tap.next(), frames::FAILURE);
+    wait_for("it was not heard", || control.check_peer("x", 2).is_err());
+    control.lose(2, "it has gone");
+    control.check_reach("x", 2).unwrap_err();
+    control.post(11, KIND, b"behind that", Vec::new()).unwrap();
+    assert_eq!(tap.next(), KIND, "it was told twice");
+}
+
 #[test]
 fn a_path_is_given_up_only_if_it_is_silent_too() {
     const TIMEOUT: Duration = Duration::from_secs(8);
@@ -132,10 +160,6 @@ fn ranks_that_are_all_linked_listen_no_more() {
     }
     let links = group(20, 1);
     assert!(links[0].peers.iter().all(|peer| peer.unix.exists()), "others may still open links to it");
-    // Over TCP nobody comes who is on the same host.
-    let listens = |peer: &PeerInfo| std::net::TcpStream::connect(peer.tcp[0]).is_ok();
-    wait_for("it still listens", || !links[0].peers.iter().any(listens));
-    assert!(group(20, 2)[0].peers.iter().all(listens));
 }
 
 /// Counts how often it is told that the group has changed.

@@ -71,17 +71,6 @@ fn who_has_lost_a_peer_clears_the_sockets_of_killed_processes() {
     assert!(!left.exists(), "{}", left.display());
 }
 
-/// It is the one that this rank opens a link to.
-#[test]
-fn a_rank_that_has_gone_before_the_group_is_linked_is_lost() {
-    let (subscribe, waiters) = (|_| Subscribers::default(), |_| Arc::new(Nobody) as Arc<dyn Waiters>);
-    let (mut links, peers) = served(2, 1, config(None), |network| network, subscribe, waiters, false);
-    let me = u32::from(eager_peers(0, 2).is_empty());
-    drop(links.remove(1 - me as usize));
-    let error = links.remove(0).meet(peers, soon()).unwrap_err();
-    assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1 - me)), "{error}");
-}
-
 /// Nobody is watched for silence here: only a BYE can tell.
 #[test]
 fn a_rank_that_has_left_and_keeps_something_says_goodbye_to_who_looks_for_it() {
