@@ -197,8 +197,10 @@ fn a_full_service_says_whether_it_waits_for_what_was_removed() {
     let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
     let fifo = Fifo::new(&context, 4).unwrap();
     let mut registry = Registry::new(&context, 2, 2, vec![fifo]);
+    assert!(!registry.is_full() && !registry.is_full_of_memories());
     let semaphores = [(); 2].map(|()| registry.add_semaphore(&first).unwrap());
     let memories = [(); 2].map(|()| registry.add_memory(&memory).unwrap());
+    assert!(registry.is_full() && registry.is_full_of_memories());
     let refusals = |registry: &mut Registry| {
         let errors = [
             registry.add_semaphore(&second).map(drop).unwrap_err(),
