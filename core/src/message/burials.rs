@@ -1,7 +1,7 @@
 //! Peers that have ended, of whose operations nobody has been told, in their order, and what has come of their next lives.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::line::Line;
@@ -13,26 +13,88 @@ use crate::sync::{Mutex, lock};
 
 #[derive(Default)]
 pub(super) struct Burials {
-    /// In order; the first may be under way. Locked after the engine's arrivals.
-    pub(super) queue: Mutex<VecDeque<Burial>>,
-    /// Held by the thread that works on the queue.
-    pub(super) at_it: Mutex<()>,
+    /// In order; a thread may be at any of them. Locked after the engine's arrivals.
+    queue: Mutex<VecDeque<Burial>>,
 }
 
-pub(super) struct Burial {
+struct Burial {
+    member: Arc<Member>,
+    lines: Vec<Arc<Line>>,
+    why: Error,
+    /// Devices that copy have until then.
+    settled: Deadline,
+    /// A thread is at it.
+    taken: bool,
+    successors: Successors,
+}
+
+/// Links, and news of them, of later lives of a rank: served once its earlier life has ended.
+pub(super) type Successors = VecDeque<(Arc<Member>, Arrival)>;
+
+/// The end of a peer that this thread is at. Dropping it before [`Burials::remove`] leaves it to others.
+pub(super) struct Taken<'a> {
+    burials: &'a Burials,
     pub(super) member: Arc<Member>,
     pub(super) lines: Vec<Arc<Line>>,
     pub(super) why: Error,
-    /// Devices that copy have until then.
     pub(super) settled: Deadline,
-    /// Links, and news of them, of later lives of this rank: served once this one has ended.
-    pub(super) successors: VecDeque<(Arc<Member>, Arrival)>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.burials.queue);
+        if let Some(burial) = queue.iter_mut().find(|burial| Arc::ptr_eq(&burial.member, &self.member)) {
+            burial.taken = false;
+        }
+    }
 }
 
 impl Burials {
     pub(super) fn add(&self, member: Arc<Member>, lines: Vec<Arc<Line>>, why: Error, settled: Deadline) {
-        let successors = VecDeque::new();
-        lock(&self.queue).push_back(Burial { member, lines, why, settled, successors });
+        let successors = Successors::new();
+        lock(&self.queue).push_back(Burial { member, lines, why, settled, taken: false, successors });
+    }
+
+    /// The first of a wanted rank that nobody is at. Lives of one rank end one after the other, and no rank waits for another one.
+    pub(super) fn take(&self, is_wanted: impl Fn(u32) -> bool) -> Option<Taken<'_>> {
+        let mut ranks = BTreeSet::new();
+        let mut queue = lock(&self.queue);
+        let burial = queue.iter_mut().find(|burial| {
+            let rank = burial.member.rank;
+            ranks.insert(rank) && !burial.taken && is_wanted(rank)
+        })?;
+        burial.taken = true;
+        Some(Taken {
+            burials: self,
+            member: burial.member.clone(),
+            lines: burial.lines.clone(),
+            why: burial.why.clone(),
+            settled: burial.settled,
+        })
+    }
+
+    /// Takes the burial of `member` out, with what waits for it.
+    pub(super) fn remove(&self, member: &Arc<Member>) -> Successors {
+        let mut queue = lock(&self.queue);
+        let place = queue.iter().position(|burial| Arc::ptr_eq(&burial.member, member));
+        place.and_then(|place| queue.remove(place)).map(|burial| burial.successors).unwrap_or_default()
+    }
+
+    /// Whether a peer of a wanted rank is still to end.
+    pub(super) fn have(&self, is_wanted: impl Fn(u32) -> bool) -> bool {
+        lock(&self.queue).iter().any(|burial| is_wanted(burial.member.rank))
+    }
+
+    /// Has what came of `member` wait until an earlier life of its rank has ended, if one is to end.
+    pub(super) fn hold_back(&self, member: Arc<Member>, arrival: Arrival) -> Option<(Arc<Member>, Arrival)> {
+        let mut queue = lock(&self.queue);
+        let is_other_life =
+            |burial: &&mut Burial| burial.member.rank == member.rank && !Arc::ptr_eq(&burial.member, &member);
+        match queue.iter_mut().rfind(is_other_life) {
+            Some(burial) => burial.successors.push_back((member, arrival)),
+            None => return Some((member, arrival)),
+        }
+        None
     }
 
     /// Whether links of `member` wait for an earlier life to end.

@@ -1,17 +1,17 @@
-//! How peers end: outside of the turn in which they are found lost, because devices may still copy for their operations. They end one after the
-//! other, and links of a rank's next life are served after that.
+//! How peers end: outside of the turn in which they are found lost, because devices may still copy for their operations. The lives of a rank
+//! end one after the other, and links of the next one are served after that.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 
-use super::burials::Burial;
+use super::burials::Taken;
 use super::engine::{Engine, Turn};
 use super::inbox::Item;
 use super::line::Line;
 use super::links::Arrival;
 use super::member::Member;
 use super::transfers::settled;
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 use crate::error::Error;
 use crate::sync::{Ordering, lock};
 
@@ -41,63 +41,64 @@ impl Engine {
         self.burials.add(member.clone(), lines, why.clone(), settled);
     }
 
-    /// Ends what is under way with peers that have ended, unless another thread is at it: that one sees to all of them. Call it without
-    /// the turn, which others take meanwhile.
+    /// Ends what is under way with peers that have ended, those left out that another thread is at. Call it without the turn, which others
+    /// take meanwhile.
     pub(super) fn bury(&self) {
+        while let Some(taken) = self.burials.take(|_| true) {
+            self.end_one(taken);
+        }
+    }
+
+    /// As [`bury`](Self::bury); also waits for other threads that are at it.
+    pub(super) fn bury_all(&self) {
+        let mut backoff = Backoff::new();
         loop {
-            let at_it = match self.burials.at_it.try_lock() {
-                Ok(at_it) => at_it,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            self.bury_in_order();
-            drop(at_it);
-            // Whoever has added one since, and has seen this thread at it, relies on it.
-            if lock(&self.burials.queue).is_empty() {
+            self.bury();
+            if !self.burials.have(|_| true) {
                 return;
             }
+            backoff.pause(settled());
         }
     }
 
-    /// As [`bury`](Self::bury); also waits for another thread that is at it.
-    pub(super) fn bury_all(&self) {
-        let at_it = lock(&self.burials.at_it);
-        self.bury_in_order();
-        drop(at_it);
-        self.bury();
-    }
-
-    /// The caller is the one at it.
-    fn bury_in_order(&self) {
+    /// Ends what is under way with `members`, which have ended, and waits for other threads that are at it; for a device that
+    /// does not come to an end, until `limit`.
+    pub(super) fn bury_these(&self, members: &[Arc<Member>], limit: Deadline) {
+        let is_wanted = |rank: u32| members.iter().any(|member| member.rank == rank);
+        let mut backoff = Backoff::new();
         loop {
-            let mut queue = lock(&self.burials.queue);
-            let Some(Burial { member, lines, why, settled, .. }) = queue.front_mut() else { return };
-            let (member, lines, why, settled) =
-                (member.clone(), std::mem::take(lines), why.clone(), *settled);
-            drop(queue);
-            self.end_operations(&member, lines, &why, settled);
-            let mut arrivals = lock(&self.arrivals);
-            let ended = lock(&self.burials.queue).pop_front();
-            let mut successors = ended.map(|burial| burial.successors).unwrap_or_default();
-            if successors.is_empty() {
-                continue;
+            while let Some(taken) = self.burials.take(is_wanted) {
+                self.end_one(taken);
             }
-            let held: Vec<Arc<Member>> = successors.iter().map(|(member, _)| member.clone()).collect();
-            // Before what has come since.
-            successors.append(&mut arrivals);
-            *arrivals = successors;
-            self.has_arrivals.store(true, Ordering::Release);
-            drop(arrivals);
-            self.hub.wake();
-            // Sending may have failed on a link that was not served.
-            held.iter().for_each(Member::leave_to_progress);
+            if !self.burials.have(is_wanted) || limit.expired() {
+                return;
+            }
+            backoff.pause(limit);
         }
     }
 
-    fn end_operations(&self, member: &Arc<Member>, lines: Vec<Arc<Line>>, why: &Error, settled: Deadline) {
+    fn end_one(&self, taken: Taken<'_>) {
+        self.end_operations(&taken);
+        let mut arrivals = lock(&self.arrivals);
+        let mut successors = self.burials.remove(&taken.member);
+        if successors.is_empty() {
+            return;
+        }
+        let held: Vec<Arc<Member>> = successors.iter().map(|(member, _)| member.clone()).collect();
+        // Before what has come since.
+        successors.append(&mut arrivals);
+        *arrivals = successors;
+        self.has_arrivals.store(true, Ordering::Release);
+        drop(arrivals);
+        self.hub.wake();
+        // Sending may have failed on a link that was not served.
+        held.iter().for_each(Member::leave_to_progress);
+    }
+
+    fn end_operations(&self, Taken { member, lines, why, settled, .. }: &Taken<'_>) {
         for line in lines {
             line.end();
-            member.fail(&line, why, settled);
+            member.fail(line, why, *settled);
         }
         // It may have come and gone between two turns.
         member.arrive();
@@ -112,14 +113,10 @@ impl Engine {
     /// The next arrival that does not wait for an earlier life of its rank to end.
     pub(super) fn next_arrival(&self) -> Option<(Arc<Member>, Arrival)> {
         let mut arrivals = lock(&self.arrivals);
-        let mut queue = lock(&self.burials.queue);
         while let Some((member, arrival)) = arrivals.pop_front() {
-            let is_earlier = |burial: &&mut Burial| {
-                burial.member.rank == member.rank && !Arc::ptr_eq(&burial.member, &member)
-            };
-            match queue.iter_mut().rfind(is_earlier) {
-                Some(burial) => burial.successors.push_back((member, arrival)),
-                None => return Some((member, arrival)),
+            let next = self.burials.hold_back(member, arrival);
+            if next.is_some() {
+                return next;
             }
         }
         None

@@ -33,7 +33,7 @@ impl Engine {
             lines.iter().filter_map(|line| line.wire()).for_each(|wire| wire.close(false));
             self.add_burial(member, lines, &why, settled);
         }
-        self.bury_all();
+        self.bury_these(members, settled);
         sent
     }
 

@@ -197,9 +197,9 @@ impl Line {
 
     /// Whether another turn can move something, although no descriptor tells of it.
     ///
-    /// Looks at flags without the locks under which they are written, and misses none that its caller has to answer for. Whoever asks has cleared the
-    /// peer's dirty flag and then kicked the line, which takes both locks. A flag that was raised before the kick shows here; whoever
-    /// raises one later finds the dirty flag clear, and marks the peer dirty anew.
+    /// Looks at flags without the locks of `reads` and `serving`, under which they are written. The caller has cleared the peer's dirty flag
+    /// and then kicked the line (`send_all`), which takes both locks: a flag that was raised before the kick shows here, and whoever raises
+    /// one later finds the dirty flag clear and marks the peer dirty anew.
     pub(super) fn waits_for_turn(&self) -> bool {
         self.has_copies()
             || self.waits_for_turn.load(Ordering::Relaxed)

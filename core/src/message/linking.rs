@@ -138,12 +138,13 @@ impl Engine {
         let Some((line, why)) = lines.iter().find_map(|line| Some((line, line.failure()?))) else {
             return false;
         };
-        if self.has_arrivals.load(Ordering::Acquire) {
-            // The link may be a new one.
-            self.welcome(turn);
-        }
+        // The link may be a new one. One that waits for an earlier life of the rank is read when it is served. Another thread may be at
+        // that, and hand the link over before it is looked for or before it is welcomed.
         if self.burials.hold(member) {
-            // The link is read when it is served.
+            return false;
+        }
+        self.welcome(turn);
+        if self.burials.hold(member) {
             return false;
         }
         let token = turn.links.iter().find(|(_, link)| Arc::ptr_eq(&link.line, line)).map(|(token, _)| token);

@@ -54,8 +54,8 @@ impl Peer {
         self.member.eager
     }
 
-    /// Sends a message to whatever the peer has registered for `kind`. Copies `bytes` and never waits; any thread may call it,
-    /// callbacks too.
+    /// Sends a message to whatever the peer has registered for `kind`. Copies `bytes` and waits for no peer; any thread may call it,
+    /// callbacks too. The call that finds a peer lost waits up to a second for devices that copy for its reads.
     ///
     /// Messages to one peer are dispatched there in the order in which their sends returned. `Done` does not say that the peer
     /// has it: if the peer dies, or either side closes meanwhile, what was under way is lost.
