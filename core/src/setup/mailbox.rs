@@ -162,7 +162,8 @@ mod tests {
         Key { kind: Kind::MemorySend, peer: 0, space: super::super::key::Namespace::User, tag: 5 };
 
     /// Nothing that a test waits for takes so long.
-    const HOUR: Duration = Duration::from_secs(3600);
+    /// Longer than a busy machine stalls, and shorter than a lane of tests may take.
+    const STALL: Duration = Duration::from_secs(600);
 
     /// A descriptor, and a pipe whose end shows that it was closed.
     fn traced() -> (PipeReader, OwnedFd) {
@@ -173,7 +174,7 @@ mod tests {
     fn is_closed(mut reader: PipeReader) -> bool {
         let (send, closed) = std::sync::mpsc::channel();
         std::thread::spawn(move || send.send(reader.read(&mut [0]).ok()));
-        closed.recv_timeout(HOUR) == Ok(Some(0))
+        closed.recv_timeout(STALL) == Ok(Some(0))
     }
 
     fn offer(fds: Vec<OwnedFd>) -> Message {

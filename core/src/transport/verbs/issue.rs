@@ -32,8 +32,9 @@ pub(super) struct State {
     pub(super) spent: Vec<Keep>,
     /// Completions of requests so far.
     pub(super) completions: u64,
-    /// The failure of the first request that failed, as its completion tells it. The thread that takes it tells the connection of it without
-    /// the lock; by then other threads may have taken completions of requests that were flushed behind it.
+    /// The failure of the first request that failed and was not flushed, or, as long as none is known, of the first that was flushed. The
+    /// thread that takes it tells the connection of it without the lock; by then other threads may have taken completions of requests
+    /// that were flushed behind it.
     pub(super) failed: Option<Failure>,
     pub(super) idle: IdleTimer,
     /// The connection became idle with requests outstanding: the service thread goes on until they have completed.

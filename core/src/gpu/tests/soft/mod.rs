@@ -24,8 +24,8 @@ use crate::gpu::{Context, Device, DeviceSlice, Driver, GpuBuffer, Hooks, PinnedB
 use crate::sync::Ordering;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Nothing that a test waits for takes so long.
-const HOUR: Duration = Duration::from_secs(3600);
+/// Longer than a busy machine stalls, and shorter than a lane of tests may take.
+const STALL: Duration = Duration::from_secs(600);
 
 fn driver() -> Driver {
     Driver::software(cuda_soft::driver_table()).unwrap()

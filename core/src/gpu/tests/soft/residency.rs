@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_driver_sys::CUresult;
 
-use super::{Calls, Gate, HOUR, SOON, driver};
+use super::{Calls, Gate, SOON, STALL, driver};
 use crate::gpu::{Context, Device, Hooks, PinnedBuffer, Stream};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -104,7 +104,7 @@ impl Hooks for Drops {
                 drop(memory);
                 done.send(()).unwrap();
             });
-            let returned = dropped.recv_timeout(HOUR).is_ok();
+            let returned = dropped.recv_timeout(STALL).is_ok();
             self.returned.store(usize::from(returned), Ordering::Relaxed);
         }
         None

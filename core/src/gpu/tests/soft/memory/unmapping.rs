@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda_driver_sys::CUresult;
 
-use super::super::{Address, Gate, HOUR, SOON, context, driver};
+use super::super::{Address, Gate, SOON, STALL, context, driver};
 use super::{FD, PLAIN};
 use crate::ErrorKind;
 use crate::gpu::{BufferOptions, Context, Device, DeviceSlice, GpuBuffer, Hooks, PinnedBuffer, Stream};
@@ -37,7 +37,7 @@ fn memory_outlives_work_of_another(owner: &Context, user: &Context, options: Buf
         done.send(()).unwrap();
     });
     // The stream goes on only when the gate opens, so a drop that waits for it never returns before.
-    let returned = dropped.recv_timeout(HOUR);
+    let returned = dropped.recv_timeout(STALL);
     let waiting = (owner.unreaped(), address.is_mapped());
     owner.reap();
     let still = address.is_mapped();
@@ -106,7 +106,7 @@ fn nothing_is_enqueued_between_the_look_that_finds_a_context_quiet_and_the_unmap
             drop(buffer);
             done.send(()).unwrap();
         });
-        let returned = dropped.recv_timeout(HOUR);
+        let returned = dropped.recv_timeout(STALL);
         word.memory().word64(0).unwrap().store(1, Ordering::Release);
         assert!(returned.is_ok(), "drop waited for work enqueued after its look");
     });
