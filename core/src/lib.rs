@@ -62,7 +62,7 @@ mod failure;
 mod fork;
 pub mod logging;
 mod outcome;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod own_process;
 mod service_thread;
 
