@@ -118,13 +118,17 @@ fn an_address_of_one_that_was_restarted_there_is_refused() {
 #[test]
 fn strangers_are_refused() {
     let a = messenger(0);
-    let stranger = Messenger::new(1, config().with_secret(Secret::from_bytes([8; 32]))).unwrap();
-    let error = stranger.connect(a.address(), SOON).unwrap_err();
+    let stranger = || Messenger::new(1, config().with_secret(Secret::from_bytes([8; 32]))).unwrap();
+    let error = stranger().connect(a.address(), SOON).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Authentication);
-    let gone = stranger.address().clone();
-    drop(stranger);
-    let error = a.connect(&gone, SOON).unwrap_err();
-    assert!(error.kind() == ErrorKind::PeerLost && error.message().contains("nobody answers"), "{error}");
+    // A messenger of another test may get the port of one that has gone, and then answers.
+    let refused = (0..10).any(|_| {
+        let gone = stranger().address().clone();
+        let error = a.connect(&gone, SOON).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Authentication), "{error}");
+        error.kind() == ErrorKind::PeerLost && error.message().contains("nobody answers")
+    });
+    assert!(refused, "somebody answers at every port");
     let none = Messenger::new(0, MessengerConfig::default()).unwrap_err();
     assert!(none.message().contains("with_secret"), "{none}");
     for wrong in
