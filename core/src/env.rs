@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::fault::Plan;
+use crate::fault::Rules;
 
 pub use log_spec::LogSpec;
 pub use time::time;
@@ -149,7 +149,7 @@ pub struct Env {
     /// `AQUEDUCT_LOG_FILE`, if set, with its `%` codes not yet replaced.
     pub log_file: Option<String>,
     /// `AQUEDUCT_FAULTS`, if set.
-    pub faults: Option<Plan>,
+    pub faults: Option<Rules>,
 }
 
 /// One line of `aqueduct info --env`.
@@ -256,7 +256,7 @@ impl Env {
                 Some(v) => LogSpec::parse(&v).map_err(|wanted| invalid("LOG", &v, wanted))?,
             },
             log_file: text("LOG_FILE"),
-            faults: text("FAULTS").map(|v| Plan::parse(&v)).transpose()?,
+            faults: text("FAULTS").map(|v| Rules::parse(&v)).transpose()?,
         };
         if let (Some(rank), Some(size)) = (env.rank, env.world_size)
             && rank >= size

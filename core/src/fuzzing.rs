@@ -11,7 +11,7 @@ pub use crate::net::fuzzing::*;
 use std::collections::BTreeMap;
 
 use crate::env::Env;
-use crate::fault::Plan;
+use crate::fault::Rules;
 use crate::plan::{check, file};
 use crate::rdma::{QpAddress, RemoteRegion};
 use crate::wire::{Reader, Writer};
@@ -49,7 +49,7 @@ pub fn environment(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A plan of faults.
 pub fn faults(bytes: &[u8]) -> Option<Vec<u8>> {
-    Plan::parse(str::from_utf8(bytes).ok()?).ok().map(|plan| format!("{plan:?}").into_bytes())
+    Rules::parse(str::from_utf8(bytes).ok()?).ok().map(|rules| format!("{rules:?}").into_bytes())
 }
 
 /// A plan file. Looking at the structure of what was read must end, whatever it is.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::env::{Env, Selection};
 use crate::error::{Error, Result};
-use crate::fault::Plan;
+use crate::fault::Rules;
 use crate::net::{Interface, Layer, Network, Secret, choose};
 
 /// Settings of a [`TcpBootstrap`](super::TcpBootstrap) and a [`Rendezvous`](super::Rendezvous). The environment is read by
@@ -21,7 +21,7 @@ pub struct BootstrapConfig {
     /// sign of a loss.
     pub(crate) peer_timeout: Option<Duration>,
     /// Faults to inject; `None` injects none.
-    pub(crate) faults: Option<Plan>,
+    pub(crate) faults: Option<Rules>,
     /// A layer between connections and their sockets, which replaces `faults`.
     pub(crate) layer: Option<Arc<dyn Layer>>,
 }

@@ -32,7 +32,7 @@ pub struct CommunicatorConfig {
     pub(crate) ib_devices: Option<String>,
     pub(crate) ib: rdma::Settings,
     /// Faults on purpose in the network; none unless set.
-    pub(crate) faults: Option<fault::Plan>,
+    pub(crate) faults: Option<fault::Rules>,
     pub(crate) cache: Option<PathBuf>,
     pub(crate) tuning: Option<PathBuf>,
     pub(crate) multicast: bool,

@@ -3,15 +3,15 @@
 //!
 //! [`DriverFaults`] makes driver calls fail ([`Driver::with_hooks`](crate::gpu::Driver::with_hooks)), on real GPUs
 //! as on the software device. [`NetFaults`] is a [`Layer`](crate::net::Layer) between the library and its sockets. A
-//! [`Plan`] is the text form of both that `AQUEDUCT_FAULTS` takes; `docs/faults.md` describes it. This module only
+//! [`Rules`] is the text form of both that `AQUEDUCT_FAULTS` takes; `docs/faults.md` describes it. This module only
 //! decides; `gpu` and `net` apply the decisions. The same rules and seed give the same decisions.
 #![forbid(unsafe_code)]
 
 mod driver;
 mod net;
-mod plan;
+mod rules;
 
 pub use driver::{Calls, DriverFault, DriverFaults};
 pub use net::{LinkKind, NetAction, NetFault, NetFaults};
 pub(crate) use net::{Step, Track};
-pub use plan::Plan;
+pub use rules::Rules;

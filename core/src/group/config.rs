@@ -22,7 +22,7 @@ pub(crate) struct GroupConfig {
     /// Which network interfaces to choose from if `local_address` names none.
     pub(crate) interfaces: Selection,
     /// Faults on purpose.
-    pub(crate) faults: Option<fault::Plan>,
+    pub(crate) faults: Option<fault::Rules>,
 }
 
 impl GroupConfig {

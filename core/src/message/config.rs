@@ -24,7 +24,7 @@ pub struct MessengerConfig {
     pub(super) linger: Duration,
     pub(super) layer: Option<Arc<dyn Layer>>,
     /// Faults on purpose in the network; none unless set. A layer replaces them.
-    pub(super) faults: Option<fault::Plan>,
+    pub(super) faults: Option<fault::Rules>,
     pub(super) shared_memory: bool,
     pub(super) verbs: Choice,
     pub(super) limits: Limits,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::claims::Claims;
 use super::raw::{Layer, RawStream};
 use super::secret::Secret;
-use crate::fault::{NetFaults, Plan};
+use crate::fault::{NetFaults, Rules};
 
 /// How this process talks to the others of its job: the secret, the limits, and an optional fault layer.
 #[derive(Clone)]
@@ -89,11 +89,11 @@ impl Network {
         self
     }
 
-    /// Makes connections fail as the network's part of `plan` says; each call starts the plan anew.
+    /// Makes connections fail as the network's part of `rules` says; each call starts them anew.
     #[must_use]
-    pub fn with_faults(mut self, plan: Option<&Plan>) -> Self {
-        if let Some(plan) = plan.filter(|plan| !plan.net.is_empty()) {
-            self.layer = Some(Arc::new(NetFaults::new(plan.net.clone(), plan.seed)));
+    pub fn with_faults(mut self, rules: Option<&Rules>) -> Self {
+        if let Some(rules) = rules.filter(|rules| !rules.net.is_empty()) {
+            self.layer = Some(Arc::new(NetFaults::new(rules.net.clone(), rules.seed)));
         }
         self
     }

@@ -1,7 +1,7 @@
 //! How connecting goes on where an address does not answer, or turns everybody away.
 
 use super::*;
-use crate::fault::{NetAction, NetFault, Plan};
+use crate::fault::{NetAction, NetFault, Rules};
 
 #[test]
 fn an_address_that_does_not_answer_leaves_time_for_the_next() {
@@ -34,11 +34,11 @@ fn a_listener_that_turns_everybody_away_is_asked_less_and_less_often() {
 }
 
 #[test]
-fn a_plan_of_faults_changes_streams_if_it_has_rules_for_them() {
+fn rules_of_faults_change_streams_if_it_has_rules_for_them() {
     let rule = NetFault::new(NetAction::Drop);
     for (net, fails) in [(vec![], false), (vec![rule], true)] {
-        let plan = Plan { net, ..Plan::default() };
-        let (_server, mut client) = pair(&network().with_faults(Some(&plan)));
+        let rules = Rules { net, ..Rules::default() };
+        let (_server, mut client) = pair(&network().with_faults(Some(&rules)));
         assert_eq!(client.send(1, b"", soon()).is_err(), fails);
     }
 }

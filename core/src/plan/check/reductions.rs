@@ -2,7 +2,8 @@
 
 use super::collective::Kind;
 use super::finding::{Finding, FindingKind};
-use super::ir::{Plan, Reduction};
+use super::ir::{Op, Plan, Reduction};
+use super::position::Position;
 
 /// The finding that moves of one collective reduce differently: which elements meet in which order would decide the result.
 pub(super) fn mixed(plan: &Plan) -> Option<Finding> {
@@ -13,11 +14,13 @@ pub(super) fn mixed(plan: &Plan) -> Option<Finding> {
     let first: Reduction = reductions.next()?;
     let other = reductions.find(|&other| other != first)?;
     let message = format!(
-        "some operations reduce by {} and some by {}; a collective has one reduction",
-        name(first),
-        name(other)
+        "reduces by {}, and other operations by {}; a collective has one reduction",
+        name(other),
+        name(first)
     );
-    Some(Finding::new(FindingKind::Operands, None, message))
+    let differs = |op: &Op| matches!(op, Op::Move(moved) if moved.reduction == Some(other));
+    let position = (0..).zip(&plan.ranks).find_map(|(rank, _)| Position::first(plan, rank, differs));
+    Some(Finding::new(FindingKind::Operands, position, message))
 }
 
 fn name(reduction: Reduction) -> String {

@@ -93,7 +93,8 @@ impl Structure<'_> {
                         "{kind:?} channel {index} of rank {rank} leads to rank {peer}, which has no channel to pair it with; \
                          give both ranks as many channels to each other"
                     );
-                    self.add(FindingKind::Bounds, None, message);
+                    let first = self.first_on(rank, Channel { kind, index });
+                    self.add(FindingKind::Bounds, first, message);
                 }
             }
         }
@@ -134,9 +135,23 @@ impl Structure<'_> {
                     "barrier {} of rank {rank} is of {} blocks, but blocks {blocks:?} come to it",
                     barrier.id, barrier.blocks
                 );
-                self.add(FindingKind::Pairing, None, message);
+                let met = |op: &Op| matches!(op, Op::Barrier(other) if other.id == barrier.id);
+                self.add(FindingKind::Pairing, Position::first(self.plan, rank, met), message);
             }
         }
+    }
+
+    /// The first operation that uses a channel.
+    fn first_on(&self, rank: u32, channel: Channel) -> Option<Position> {
+        let peer = self.plan.ranks[rank as usize].peers(channel.kind)[channel.index as usize];
+        let reaches = |operand: &Operand| matches!(operand.place, Place::Remote { rank, .. } if rank == peer);
+        Position::first(self.plan, rank, |op| match op {
+            Op::Signal { channel: used, .. } | Op::Wait { channel: used, .. } => *used == channel,
+            Op::Flush { channel: used } => *used == channel.index && channel.kind == ChannelKind::Port,
+            Op::Port(put) => put.channel == channel.index && channel.kind == ChannelKind::Port,
+            Op::Move(moved) => channel.kind == ChannelKind::Memory && operands(moved).any(|one| reaches(one)),
+            _ => false,
+        })
     }
 
     fn switches(&mut self, rank: u32) {
@@ -157,7 +172,10 @@ impl Structure<'_> {
             } else {
                 continue;
             };
-            self.add(FindingKind::Bounds, None, message);
+            let uses =
+                |operand: &Operand| matches!(operand.place, Place::Switch(used) if used as usize == index);
+            let first = |op: &Op| matches!(op, Op::Move(moved) if operands(moved).any(|one| uses(one)));
+            self.add(FindingKind::Bounds, Position::first(self.plan, rank, first), message);
         }
     }
 

@@ -231,14 +231,17 @@ fn structures() {
     wrong(&|plan| plan.collective.kind = Kind::Broadcast { root: 2 }, "the root, rank 2");
     wrong(&|plan| plan.collective.kind = Kind::AllGather, "output chunks for the input chunks of all ranks");
     wrong(&|plan| plan.ranks[1].input_chunks = 4, "rank 1 has other numbers");
-    wrong(&|plan| plan.ranks[0].memory_channels[0] = 0, "no channel to pair it with");
+    wrong(
+        &|plan| plan.ranks[0].memory_channels[0] = 0,
+        "rank 0 block 0 operation 0: Memory channel 0 of rank 0 leads to rank 0, which has no channel to pair it with",
+    );
     wrong(&|plan| plan.ranks[0].memory_channels.clear(), "reaches rank 1 without a memory channel");
     wrong(&op(Op::Signal { channel: port, relaxed: false }), "Port channel 0 does not exist");
     wrong(&op(Op::Flush { channel: 0 }), "port channel 0 does not exist");
     wrong(&op(Op::Acquire { semaphore: 0 }), "semaphore 0 does not exist");
     wrong(
         &op(Op::Barrier(super::super::Barrier { id: 0, blocks: 2 })),
-        "is of 2 blocks, but blocks [0] come to it",
+        "rank 0 block 0 operation 3: barrier 0 of rank 0 is of 2 blocks, but blocks [0] come to it",
     );
     wrong(&op(Op::Port(Box::new(put))), "packets lie in scratch only");
     let many = Move {
@@ -347,5 +350,9 @@ fn a_collective_has_one_reduction() {
     samples::change(&mut plan, 1, 0, 1, |moved| moved.reduction = Some(Reduction::Max));
     let findings = check(&plan);
     assert_eq!(kinds(&findings), [FindingKind::Operands], "{findings:?}");
-    assert!(findings[0].message.contains("sum") && findings[0].message.contains("max"), "{findings:?}");
+    let text = findings[0].to_string();
+    assert!(
+        text.contains("rank 1 block 0 operation 1: reduces by max, and other operations by sum"),
+        "{text}"
+    );
 }

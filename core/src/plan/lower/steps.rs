@@ -6,6 +6,7 @@ use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
 
 use super::averages::Averages;
+use super::check::LOOP_UNIT;
 use super::control::{Control, Counters};
 use super::ir::{
     Buffer, Channel, ChannelKind, Form, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
@@ -19,9 +20,6 @@ use super::rows;
 use super::teams::Team;
 use super::ways::Ways;
 use crate::error::Result;
-
-/// Slices of loops are cut at multiples of this many bytes.
-const VECTOR: u64 = 16;
 
 /// How a kernel reduces.
 #[derive(Clone, Copy)]
@@ -135,9 +133,9 @@ impl<'p, 'a> Translator<'p, 'a> {
         position: Position,
         at: At<'_>,
     ) -> Result<ptx::Step> {
-        if !repeated.unit.is_multiple_of(VECTOR) {
+        if !repeated.unit.is_multiple_of(LOOP_UNIT) {
             let message = format!(
-                "{position}: a loop's unit of {} bytes is no multiple of {VECTOR}; round it",
+                "{position}: a loop's unit of {} bytes is no multiple of {LOOP_UNIT}; round it",
                 repeated.unit
             );
             return Err(refused(message));

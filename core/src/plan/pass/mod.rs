@@ -6,7 +6,6 @@ pub(super) mod effects;
 mod fuse;
 mod item;
 mod join;
-mod limits;
 mod list;
 mod renumber;
 mod replicate;
@@ -23,9 +22,6 @@ mod sync_tests;
 pub(super) mod tests;
 
 pub use fuse::{Shapes, fuse};
-pub use limits::{
-    MAX_BLOCKS, MAX_CHANNELS, MAX_OPERANDS, MAX_OPERATIONS, MAX_SEMAPHORES, MAX_SWITCHES, limits,
-};
 pub use list::{Options, PASSES, Pass, run};
 pub use replicate::{Policy, replicate};
 pub use resources::resources;

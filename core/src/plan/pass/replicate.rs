@@ -4,11 +4,11 @@
 //! whole: with its own blocks, channels, semaphores, barriers and scratch. Instances have nothing in common, so that the
 //! result and the order of each instance are those of the plan.
 
+use super::check::MAX_BLOCKS;
 use super::collective::Kind;
 use super::ir::{
     Barrier, Block, Buffer, Channel, Loop, Move, Op, Operand, Operation, Place, Plan, PortPut, RankPlan,
 };
-use super::limits::MAX_BLOCKS;
 use super::{checked, refused};
 use crate::error::Result;
 

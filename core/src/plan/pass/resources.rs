@@ -6,13 +6,13 @@ use super::effects::flat;
 use super::ir::{
     Barrier, Buffer, Channel, ChannelKind, Op, Operand, Operation, Place, Plan, RankPlan, Switch,
 };
-use super::{checked, limits, renumber};
+use super::{check, checked, refused, renumber};
 use crate::error::Result;
 
 /// Gives up unused blocks, channels, switches, semaphores and scratch, numbers the rest densely, and checks the limits.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if the plan's structure is wrong, or if it is over a limit ([`limits`]).
+/// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if the plan's structure is wrong, or if it is over a limit ([`check::limits`]).
 pub fn resources(plan: &Plan) -> Result<Plan> {
     checked(plan)?;
     let mut compact = plan.clone();
@@ -78,7 +78,9 @@ pub fn resources(plan: &Plan) -> Result<Plan> {
         };
         renumber::blocks(&mut rank.blocks, numbers);
     }
-    limits(&compact)?;
+    if let Some(finding) = check::limits(&compact).first() {
+        return Err(refused(finding.to_string()));
+    }
     Ok(compact)
 }
 

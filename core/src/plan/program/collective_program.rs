@@ -1,6 +1,6 @@
 //! The program: what holds for all ranks, and the way to a plan.
 
-use super::check::structure;
+use super::check::{MAX_BLOCKS, structure};
 use super::ir::{Buffer as BufferType, Plan, Protocol, Settings};
 use super::lines::Lines;
 use super::pass::{self, Options, Policy as ReplicationPolicy, Shapes};
@@ -166,7 +166,7 @@ impl CollectiveProgram {
     /// The same, by their places in the plan that [`compile`](Self::compile) gives.
     pub fn compiled_lines(&self) -> Lines {
         // More instances than a rank may have blocks do not compile, and a mistaken number must not take all memory.
-        let instances = self.options.instances.min(pass::MAX_BLOCKS as u32);
+        let instances = self.options.instances.min(MAX_BLOCKS as u32);
         self.recorder.lines_of_work().replicated(instances, self.options.policy)
     }
 

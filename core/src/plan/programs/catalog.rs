@@ -221,7 +221,7 @@ impl Algorithm {
 }
 
 /// A rank has at least one block for each chunk of a part, and cannot have more.
-const MAX_CHUNK_FACTOR: u32 = super::super::pass::MAX_BLOCKS as u32;
+const MAX_CHUNK_FACTOR: u32 = super::super::check::MAX_BLOCKS as u32;
 
 #[cfg(test)]
 mod tests {

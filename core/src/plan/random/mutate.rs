@@ -1,7 +1,7 @@
 //! Random damage: plans that look like programs and mostly are wrong.
 
 use super::dice::Dice;
-use super::ir::{Buffer, Form, Op, Operand, Operation, Place, Plan};
+use super::ir::{Buffer, Form, Op, Operand, Operation, Place, Plan, Protocol, RankPlan, Reduction};
 
 /// The plan with a few random changes. It may still be right, and may refer to what does not exist.
 pub fn mutant(plan: &Plan, seed: u64) -> Plan {
@@ -15,6 +15,9 @@ pub fn mutant(plan: &Plan, seed: u64) -> Plan {
 
 fn change(plan: &mut Plan, dice: &mut Dice) {
     let ranks = u32::try_from(plan.ranks.len()).unwrap_or(0);
+    if dice.one_in(24) {
+        return settings(plan, dice);
+    }
     let rank = dice.index(plan.ranks.len());
     let Some(rank) = plan.ranks.get_mut(rank) else { return };
     if dice.one_in(12) {
@@ -26,8 +29,15 @@ fn change(plan: &mut Plan, dice: &mut Dice) {
         }
         return;
     }
+    if dice.one_in(16) {
+        return resource(rank, ranks, dice);
+    }
     let block = dice.index(rank.blocks.len());
     let Some(block) = rank.blocks.get_mut(block) else { return };
+    if dice.one_in(24) {
+        block.copy_engine = !block.copy_engine;
+        return;
+    }
     let mut ops = &mut block.ops;
     if ops.is_empty() {
         return;
@@ -49,6 +59,29 @@ fn change(plan: &mut Plan, dice: &mut Dice) {
         2 => ops.insert(other, ops[index].clone()),
         3 => ops.insert(other, Op::Sync.at(0)),
         _ => operation(&mut ops[index], ranks, dice),
+    }
+}
+
+fn settings(plan: &mut Plan, dice: &mut Dice) {
+    let settings = &mut plan.settings;
+    match dice.below(3) {
+        0 => settings.double_scratch = !settings.double_scratch,
+        1 => settings.threads_per_block = near(settings.threads_per_block, dice),
+        _ => settings.protocol = dice.pick(&[Protocol::Simple, Protocol::Ll, Protocol::Ll128]),
+    }
+}
+
+/// The peer of a channel, or the first value of a semaphore.
+fn resource(rank: &mut RankPlan, ranks: u32, dice: &mut Dice) {
+    let peer = dice.below(ranks + 1);
+    let (list, value) = match dice.below(3) {
+        0 => (&mut rank.memory_channels, peer),
+        1 => (&mut rank.port_channels, peer),
+        _ => (&mut rank.semaphores, dice.below(3)),
+    };
+    match dice.index(list.len() + 1) {
+        end if end == list.len() => list.push(value),
+        index => list[index] = value,
     }
 }
 
@@ -78,11 +111,14 @@ fn operation(operation: &mut Operation, ranks: u32, dice: &mut Dice) {
         | Op::Release { semaphore: index } => {
             *index = near(*index, dice);
         }
-        Op::Move(moved) => match dice.below(6) {
+        Op::Move(moved) => match dice.below(7) {
             0 => moved.count = near(moved.count, dice),
             1 if moved.sources.len() > 1 => drop(moved.sources.pop()),
             2 => moved.targets.push(moved.sources[0]),
             3 => moved.share = None,
+            4 if moved.reduction.is_some() => {
+                moved.reduction = Some(dice.pick(&[Reduction::Min, Reduction::Max, Reduction::Prod]));
+            }
             side => {
                 let side = if side % 2 == 0 { &mut moved.sources } else { &mut moved.targets };
                 let chosen = dice.index(side.len());
@@ -108,10 +144,11 @@ fn operation(operation: &mut Operation, ranks: u32, dice: &mut Dice) {
 
 fn operand(operand: &mut Operand, ranks: u32, dice: &mut Dice) {
     let buffer = dice.pick(&[Buffer::Input, Buffer::Output, Buffer::Scratch]);
-    match dice.below(4) {
+    match dice.below(5) {
         0 => operand.form = if operand.form == Form::Plain { Form::Packets } else { Form::Plain },
         1 => operand.place = Place::Local(buffer),
         2 => operand.place = Place::Remote { rank: dice.below(ranks + 1), buffer },
+        3 => operand.place = Place::Switch(dice.below(2)),
         _ => operand.first = near(operand.first, dice),
     }
 }

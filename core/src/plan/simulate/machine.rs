@@ -82,7 +82,7 @@ impl<'p, T: Element> Machine<'p, T> {
 
     pub(super) fn task(&self, moved: &'p Move, turn: Option<Turn>, position: Position) -> Task<'p> {
         let total = u64::from(moved.count) * self.sizes.chunk;
-        let (next, end) = part(total, self.sizes.granule, turn, moved.share);
+        let (next, end) = part(total, self.sizes.unit, turn, moved.share);
         Task { moved, next, end, position }
     }
 

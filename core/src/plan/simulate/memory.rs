@@ -1,9 +1,11 @@
 //! Memory of all ranks, element by element.
 
+use aqueduct_ptx::plan::UNIT_DATA;
+
 use super::config::refused;
 use super::element::Element;
 use super::geometry::Layout;
-use super::ir::{Buffer, Form, Plan};
+use super::ir::{Buffer, Form, Plan, Protocol};
 use crate::error::Result;
 
 /// Most elements of a rank's memory.
@@ -16,6 +18,8 @@ pub(super) struct Sizes {
     pub(super) chunk: u64,
     /// Elements at whose multiples a chunk may be cut.
     pub(super) granule: u64,
+    /// Elements at whose multiples the shares of blocks end: vectors, or what a warp handles as LL128 packets.
+    pub(super) unit: u64,
     /// Bytes of an element.
     pub(super) element: u64,
     /// Input of every rank; ends within a chunk if it does not divide.
@@ -26,13 +30,17 @@ impl Sizes {
     pub(super) fn of(plan: &Plan, elements: usize, element: usize) -> Result<Self> {
         let (elements, element) = (elements as u64, element as u64);
         let granule = (u64::from(plan.settings.alignment) / element).max(1);
+        let unit = match plan.settings.protocol {
+            Protocol::Simple | Protocol::Ll => granule,
+            Protocol::Ll128 => (u64::from(UNIT_DATA) / element).max(1),
+        };
         let chunks = u64::from(plan.ranks.iter().map(|rank| rank.input_chunks).max().unwrap_or(0));
         if chunks == 0 {
-            return Ok(Self { chunk: elements, granule, element, input: None });
+            return Ok(Self { chunk: elements, granule, unit, element, input: None });
         }
         if !plan.collective.kind.divides_freely() {
             if elements % chunks == 0 {
-                return Ok(Self { chunk: elements / chunks, granule, element, input: None });
+                return Ok(Self { chunk: elements / chunks, granule, unit, element, input: None });
             }
             return Err(refused(format!(
                 "{elements} elements do not divide into {chunks} chunks; {} needs a multiple",
@@ -40,7 +48,7 @@ impl Sizes {
             )));
         }
         let chunk = elements.div_ceil(chunks).next_multiple_of(granule);
-        Ok(Self { chunk, granule, element, input: Some(elements) })
+        Ok(Self { chunk, granule, unit, element, input: Some(elements) })
     }
 
     /// Elements of `chunks` chunks of input or output.

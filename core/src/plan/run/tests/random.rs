@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::super::check::{FindingKind, check};
+use super::super::super::pass::tests::wrong;
 use super::super::super::{Plan, Protocol, Reduction, random};
 use super::{Rig, alone, ranks};
 use crate::comm::Communicator;
@@ -93,6 +94,8 @@ fn damaged_programs_are_refused_or_run_as_they_are_simulated() {
             refused += 1;
             continue;
         }
+        // Checks that overlook something would agree with themselves: the definition of the collective judges them.
+        assert_eq!(wrong(&plan, 2), None, "AQUEDUCT_TEST_SEED={seed}: the checks find nothing in {plan:#?}");
         match again(seed, &plan, || groups.run(&plan, seed)) {
             Ok(()) => ran += 1,
             // Limits of kernels, each with its place.

@@ -28,7 +28,7 @@ const MAX_BYTES: usize = 4096;
 
 /// The rules in `AQUEDUCT_FAULTS`, separated by `;`, with words separated by `:` (`docs/faults.md`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct Rules {
     /// Faults of the driver.
     pub driver: Vec<DriverFault>,
     /// Faults of the network.
@@ -37,19 +37,19 @@ pub struct Plan {
     pub seed: u64,
 }
 
-impl Plan {
+impl Rules {
     /// Parses the rules.
     ///
     /// # Errors
     /// `InvalidUsage`, which quotes the first invalid rule and says what is expected there.
     pub fn parse(text: &str) -> Result<Self> {
-        let mut plan = Self::default();
+        let mut rules = Self::default();
         for rule in text.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
             let read = match rule.split_once(':') {
-                Some(("driver", rest)) => driver(rest).map(|fault| plan.driver.push(fault)),
-                Some(("net", rest)) => net(rest).map(|fault| plan.net.push(fault)),
+                Some(("driver", rest)) => driver(rest).map(|fault| rules.driver.push(fault)),
+                Some(("net", rest)) => net(rest).map(|fault| rules.net.push(fault)),
                 _ => match rule.strip_prefix("seed=") {
-                    Some(value) => number(value).map(|value| plan.seed = value),
+                    Some(value) => number(value).map(|value| rules.seed = value),
                     None => Err("rules begin with driver:, net: or seed=".to_owned()),
                 },
             };
@@ -60,7 +60,7 @@ impl Plan {
                 )
             })?;
         }
-        Ok(plan)
+        Ok(rules)
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn every_form_is_read() {
         let oom = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-        let plan = Plan::parse(
+        let rules = Rules::parse(
             "driver:cuMemCreate:3=OUT_OF_MEMORY; driver:allocation:2+=2;driver:lost:40=CUDA_ERROR_ECC_UNCORRECTABLE; \
              driver:memory:4096;net:from=1:to=0:on=control:after=64:drop;net:frames=2:corrupt=8;net:delay=20;net:fragment;seed=7;",
         )
@@ -177,8 +177,8 @@ mod tests {
             NetFault::new(NetAction::Delay(Duration::from_millis(20))),
             NetFault::new(NetAction::Fragment),
         ];
-        assert_eq!(plan, Plan { driver: driver.into(), net: net.into(), seed: 7 });
-        assert_eq!(Plan::parse("").unwrap(), Plan::default());
+        assert_eq!(rules, Rules { driver: driver.into(), net: net.into(), seed: 7 });
+        assert_eq!(Rules::parse("").unwrap(), Rules::default());
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             ("net:drop=1", "drop=1 is not one of"),
             ("seed=x", "not a whole number"),
         ] {
-            let error = Plan::parse(text).unwrap_err();
+            let error = Rules::parse(text).unwrap_err();
             assert!(error.message().contains(words) && error.message().contains(text), "{error}");
         }
     }
