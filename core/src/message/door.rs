@@ -81,9 +81,13 @@ impl Door {
         if waiting.agreed.is_some() {
             return conclude(waiting);
         }
-        let Some(Heard { hello, ring: outbound, offer }) = waiting.hearing.hear(&*waiting.raw)? else {
-            return Ok(None);
-        };
+        let heard = waiting.hearing.hear(&*waiting.raw).inspect_err(|error| {
+            if error.kind() == crate::ErrorKind::Authentication {
+                // The answer has the version of this side, which is all that the other one can read of it.
+                self.me.send(&*waiting.raw, None, None);
+            }
+        })?;
+        let Some(Heard { hello, ring: outbound, offer }) = heard else { return Ok(None) };
         if hello.rank != waiting.claims.from {
             let text = format!("rank {} introduced itself as rank {}", waiting.claims.from, hello.rank);
             return Err(Error::new(crate::ErrorKind::Remote, "listen", text));
@@ -288,8 +292,39 @@ mod tests {
         }
     }
 
+    /// The beginning of a record of another version, whose rest may have another length.
+    fn of_version(version: u16) -> [u8; 6] {
+        let mut record: [u8; 6] = *ME.encode().first_chunk().unwrap();
+        record[4..].copy_from_slice(&version.to_le_bytes());
+        record
+    }
+
+    #[test]
+    fn a_peer_of_another_version_is_told_this_one() {
+        let (door, welcomed, raw) = door();
+        assert_eq!(raw.write(&of_version(9), &[]).unwrap(), 6);
+        assert_eq!(settle(&door, &welcomed), 0);
+        let (mut answer, mut done) = ([0; Hello::BYTES], 0);
+        while done < answer.len() {
+            done += raw.read(&mut answer[done..], &mut Vec::new()).unwrap();
+        }
+        assert_eq!(Hello::decode(&answer), Ok(ME));
+    }
+
+    #[test]
+    fn an_answer_of_another_version_says_which_versions_met() {
+        let error = connect(|raw| assert_eq!(raw.write(&of_version(9), &[]).unwrap(), 6), SOON);
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Authentication, Some(1)));
+        assert!(error.message().contains("version 9 of messages, and this side version 3"), "{error}");
+    }
+
     /// The outcome of connecting to rank 1, which proves the secret and answers with `answer`, or says nothing.
     fn answered(answer: Option<Hello>, patience: Duration) -> ErrorKind {
+        connect(|raw| assert!(answer.is_none_or(|answer| answer.send(raw, None, None))), patience).kind()
+    }
+
+    /// The error of connecting to rank 1, which proves the secret and then does what `answer` says.
+    fn connect(answer: impl FnOnce(&dyn RawStream) + Send, patience: Duration) -> Error {
         let secret = Secret::from_bytes([3; 32]);
         let config = MessengerConfig::default().with_secret(secret.clone()).with_shared_memory(false);
         let messenger = Messenger::new(0, config.clone()).unwrap();
@@ -299,12 +334,12 @@ mod tests {
         std::thread::scope(|scope| {
             let peer = scope.spawn(move || {
                 let raw = listener.accept(SOON.into()).unwrap().into_raw();
-                assert!(answer.is_none_or(|answer| answer.send(&*raw, None, None)));
+                answer(&*raw);
                 raw
             });
             let error = messenger.connect(&address, patience).unwrap_err();
             drop(peer.join().unwrap());
-            error.kind()
+            error
         })
     }
 

@@ -4,6 +4,9 @@
 //! neither side reads further than the introduction. One that has a queue pair to offer describes it behind its record
 //! ([`Offer`]). If both do, the side that connected says in one more byte whether it could connect its queue pair: only then may the other one
 //! send.
+//!
+//! The first six bytes are the same in every version: a side that finds another version there answers with its own record, so that both
+//! can say which versions met.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,8 +58,20 @@ pub(super) enum Verdict {
     OtherGeneration = 1,
 }
 
+/// Magic number and version, with which a record of any version begins.
+const PREFIX: usize = 6;
+
 impl Hello {
     pub(super) const BYTES: usize = 56;
+
+    /// Checks how a record begins.
+    fn begin(r: &mut Reader<'_>) -> WireResult<()> {
+        let found = r.u32()?;
+        if found != MAGIC {
+            return Err(WireError::Magic { found });
+        }
+        r.version(VERSION)
+    }
 
     pub(super) fn encode(self) -> [u8; Self::BYTES] {
         let mut w = Writer::new();
@@ -92,11 +107,7 @@ impl Hello {
 
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> WireResult<Self> {
         let mut r = Reader::new(bytes);
-        let found = r.u32()?;
-        if found != MAGIC {
-            return Err(WireError::Magic { found });
-        }
-        r.version(VERSION)?;
+        Self::begin(&mut r)?;
         let verdict = match r.u8()? {
             0 => Verdict::Taken,
             1 => Verdict::OtherGeneration,
@@ -145,7 +156,22 @@ impl Hearing {
     }
 
     /// The introduction once all of it has come; `None` before. Does not wait, and reads nothing behind it.
+    ///
+    /// # Errors
+    /// [`Authentication`](ErrorKind::Authentication) for another version, before the rest of its record has come, which may be shorter.
     pub(super) fn hear(&mut self, raw: &dyn RawStream) -> Result<Option<Heard>> {
+        if !self.fill(raw, PREFIX)? {
+            return Ok(None);
+        }
+        match Hello::begin(&mut Reader::new(&self.bytes[..PREFIX])) {
+            Err(WireError::Version { found, supported }) => {
+                let text = format!(
+                    "the peer speaks version {found} of messages, and this side version {supported}; use one version of aqueduct in a job"
+                );
+                return Err(Error::new(ErrorKind::Authentication, "connect", text));
+            }
+            begun => begun?,
+        }
         if !self.fill(raw, Hello::BYTES)? {
             return Ok(None);
         }

@@ -10,7 +10,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::fork::Creator;
 use crate::net::ready::EventFd;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, OnceLock, Ordering, fence, lock};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, fence, lock};
 
 /// Buffers of messages that are kept for the next ones.
 const MAX_SPARE: usize = 256;
@@ -29,12 +29,15 @@ pub(super) struct Hub<P> {
     ready: Mutex<std::collections::VecDeque<Arc<P>>>,
     /// As `has_dirty`.
     has_ready: AtomicBool,
+    /// Messages that were added to queues so far. Written by the thread whose turn it is.
+    queued: AtomicU64,
     spare: Mutex<Vec<Vec<u8>>>,
     /// Peers with operations that have a deadline.
     timed: Mutex<Vec<Arc<P>>>,
     pub(super) exposures: Arc<Exposures>,
     engine: OnceLock<Weak<dyn Progress<P>>>,
     pub(super) lives: Lives,
+    generation: u64,
     /// The messenger was closed: no message is dispatched any more.
     closed: AtomicBool,
     creator: Creator,
@@ -64,11 +67,13 @@ impl<P> Hub<P> {
             has_dirty: AtomicBool::new(false),
             ready: Mutex::default(),
             has_ready: AtomicBool::new(false),
+            queued: AtomicU64::new(0),
             spare: Mutex::default(),
             timed: Mutex::default(),
             exposures: Arc::new(Exposures::new(generation)),
             engine: OnceLock::default(),
             lives: Lives::default(),
+            generation,
             closed: AtomicBool::new(false),
             creator: Creator::current(),
         })
@@ -188,6 +193,17 @@ impl<P> Hub<P> {
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
         self.has_ready.load(Ordering::Acquire)
+    }
+
+    /// Notes that a message was added to a queue; wakes whoever sleeps. Called by the thread whose turn it is.
+    pub(super) fn note_queued(&self) {
+        self.queued.store(self.queued.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        self.wake();
+    }
+
+    /// The messenger, and how many messages were added to its queues so far. One that was added before the caller fell asleep counts.
+    pub(super) fn queued(&self) -> (u64, u64) {
+        (self.generation, self.queued.load(Ordering::Acquire))
     }
 
     /// Has progress look at the deadlines of `peer`; wakes whoever sleeps longer than that.

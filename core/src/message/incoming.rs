@@ -92,7 +92,7 @@ impl<'a> Incoming<'a> {
                     Message { peer, kind: head.kind, bytes: bytes(), long }
                 };
                 match member.inbox.charge(body.len(), limits, || queue.add(make)) {
-                    Put::Taken | Put::Wake => member.hub.wake(),
+                    Put::Taken | Put::Wake => member.hub.note_queued(),
                     Put::Full => return Err(overrun()),
                     Put::Over => {}
                     Put::Closed => self.unknown(head.kind, body.len(), offer)?,

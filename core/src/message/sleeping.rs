@@ -1,6 +1,7 @@
 //! How a thread, or an outer event loop, sleeps until there is work for a messenger.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::engine::{Engine, Turn};
@@ -10,7 +11,34 @@ use crate::error::{Error, Result};
 use crate::net::ready::{READ, WRITE};
 use crate::sync::{Ordering, lock};
 
+/// The most messengers whose queues a thread keeps in mind. With more, it is told of messages again.
+const MOST_KNOWN: usize = 64;
+
+thread_local! {
+    /// Messengers on which this thread has slept, each with the number of messages that its queues had been given then.
+    static KNOWN: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Engine {
+    /// Whether queues were given messages since this thread last asked: another thread may have made progress after this one found its
+    /// queue empty, and nobody slept then. Each thread is told once, and not as long as a queue has messages: its reader may let them wait.
+    fn has_queued(&self) -> bool {
+        let (messenger, now) = self.hub.queued();
+        let news = KNOWN.try_with(|known| {
+            let mut known = known.borrow_mut();
+            if let Some((_, seen)) = known.iter_mut().find(|(other, _)| *other == messenger) {
+                return std::mem::replace(seen, now) != now;
+            }
+            if known.len() == MOST_KNOWN {
+                known.remove(0);
+            }
+            known.push((messenger, now));
+            now != 0
+        });
+        // A thread that ends keeps nothing in mind.
+        news.unwrap_or(false)
+    }
+
     /// Asks for the descriptor to become readable when there is work. True if there is some now; then nothing was asked for.
     pub(super) fn arm(&self) -> Result<bool> {
         let mut turn = lock(&self.turn);
@@ -31,6 +59,7 @@ impl Engine {
         // Other threads see the sleeper from here on, and send on their own what they push.
         self.send_all(turn);
         let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();
+        busy |= self.has_queued();
         // No descriptor tells of memory that is still to be copied or served.
         busy |= turn.unsent.iter().any(|member| member.waits_for_turn());
         busy |= turn.leaving.iter().any(|member| member.has_left());

@@ -297,6 +297,36 @@ fn the_descriptor_tells_of_messages_once_armed() {
     until(&[&b], || queue.try_recv().is_some());
 }
 
+/// A reader that found its queue empty may be about to sleep when another thread's progress fills it, and nobody is woken then.
+#[test]
+fn a_message_that_another_thread_has_queued_keeps_a_reader_awake() {
+    let (a, b) = (messenger(0), messenger(1));
+    let queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let quiet = || {
+        let start = Instant::now();
+        while b.arm().unwrap() {
+            b.poll().unwrap();
+            assert!(start.elapsed() < SOON, "never quiet");
+        }
+    };
+    until(&[&b], || !lock(&b.core.engine.members).is_empty());
+    quiet();
+    for count in 1..=2 {
+        peer.send_within(1, b"x", SOON).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                until(&[&a, &b], || queue.len() == count);
+                quiet();
+            });
+        });
+        assert!(b.arm().unwrap(), "message {count} is not told");
+        // A reader that lets messages wait can sleep all the same.
+        quiet();
+        assert_eq!(queue.len(), count);
+    }
+}
+
 /// A poll dispatches its messages in the order in which the peer sent them, although they go past the inbox.
 #[test]
 fn a_completion_stays_between_the_messages_around_it() {

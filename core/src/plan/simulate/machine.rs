@@ -82,7 +82,10 @@ impl<'p, T: Element> Machine<'p, T> {
 
     pub(super) fn task(&self, moved: &'p Move, turn: Option<Turn>, position: Position) -> Task<'p> {
         let total = u64::from(moved.count) * self.sizes.chunk;
-        let (next, end) = part(total, self.sizes.unit, turn, moved.share);
+        let (mut next, mut end) = part(total, self.sizes.granule, turn, moved.share);
+        if turn.is_some() || moved.share.is_some() {
+            (next, end) = (self.sizes.rounded(next), self.sizes.rounded(end));
+        }
         Task { moved, next, end, position }
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Sizes {
     pub(super) chunk: u64,
     /// Elements at whose multiples a chunk may be cut.
     pub(super) granule: u64,
-    /// Elements at whose multiples the shares of blocks end: vectors, or what a warp handles as LL128 packets.
+    /// Elements of a chunk that blocks never divide: those that a warp handles as LL128 packets, otherwise one.
     pub(super) unit: u64,
     /// Bytes of an element.
     pub(super) element: u64,
@@ -31,7 +31,7 @@ impl Sizes {
         let (elements, element) = (elements as u64, element as u64);
         let granule = (u64::from(plan.settings.alignment) / element).max(1);
         let unit = match plan.settings.protocol {
-            Protocol::Simple | Protocol::Ll => granule,
+            Protocol::Simple | Protocol::Ll => 1,
             Protocol::Ll128 => (u64::from(UNIT_DATA) / element).max(1),
         };
         let chunks = u64::from(plan.ranks.iter().map(|rank| rank.input_chunks).max().unwrap_or(0));
@@ -49,6 +49,12 @@ impl Sizes {
         }
         let chunk = elements.div_ceil(chunks).next_multiple_of(granule);
         Ok(Self { chunk, granule, unit, element, input: Some(elements) })
+    }
+
+    /// A bound of a block's part, moved up to where a unit begins in its chunk, or to the chunk's end.
+    pub(super) fn rounded(&self, at: u64) -> u64 {
+        let base = at / self.chunk.max(1) * self.chunk;
+        base + (at - base).next_multiple_of(self.unit).min(self.chunk)
     }
 
     /// Elements of `chunks` chunks of input or output.
