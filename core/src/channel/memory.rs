@@ -12,7 +12,7 @@ use super::checks::check;
 use super::geometry::Geometry;
 use super::launch::{Channel, ONE_WARP, launch};
 use super::semaphore::StreamSemaphore;
-use crate::comm::{Device2DeviceSemaphore, RegisteredMemory};
+use crate::comm::{Device2DeviceSemaphore, RegisteredMemory, Rights};
 use crate::error::{Error, Result};
 use crate::gpu::{
     BufferOptions, DeviceSlice, Function, GpuBuffer, HandlePolicy, KeepAlive, KernelArg, LaunchConfig,
@@ -152,7 +152,8 @@ impl MemoryChannel {
     /// Copies `bytes` from my `src_offset` to the peer's `dst_offset`. Any alignment.
     ///
     /// # Errors
-    /// `InvalidUsage` past the end; the reason if the channel has failed; a driver error.
+    /// `InvalidUsage` past the end, and for memory that its owner has not registered for it ([`Rights`](crate::comm::Rights)); the reason
+    /// if the channel has failed; a driver error.
     pub fn put(&self, stream: &Stream, dst_offset: usize, src_offset: usize, bytes: usize) -> Result<()> {
         self.put_then(stream, Copy::Bytes, dst_offset, src_offset, bytes, false)
     }
@@ -259,6 +260,8 @@ impl MemoryChannel {
         src: usize,
         bytes: usize,
     ) -> Result<LaunchConfig> {
+        let needed = if op == "get" { Rights::REMOTE_READ } else { Rights::REMOTE_WRITE };
+        self.inner.dst.check_rights(op, needed)?;
         // A reader of `get` would take the peer's memory for the source.
         let [theirs, mine] = if op == "get" { ["the peer's memory", "my memory"] } else { ["dst", "src"] };
         check(op, theirs, dst, bytes, self.inner.dst.len())?;

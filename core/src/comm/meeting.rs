@@ -42,7 +42,7 @@ pub(super) fn gather(
         all.send(0, TAG, mine, deadline)?;
         let answer = all.recv(0, TAG, deadline)?;
         let said = decode_answer(&answer, all.size()).map_err(|error| called_something_else(op, 0, error))?;
-        return said.map_err(|rank| absent(op, rank));
+        return said.map_err(|rank| if rank == all.rank() { late(op) } else { absent(op, rank) });
     }
     let others = (1..all.size()).map(|rank| all.recv(rank, TAG, deadline).map_err(|error| (rank, error)));
     let said: std::result::Result<Vec<_>, _> = std::iter::once(Ok(mine.to_vec())).chain(others).collect();
@@ -59,6 +59,15 @@ pub(super) fn gather(
 
 fn absent(op: &'static str, rank: u32) -> Error {
     Error::timeout(op, format!("rank {rank} did not call {op}() before the deadline")).with_peer(rank)
+}
+
+/// The error of a rank that comes to a meeting which rank 0 has given up.
+fn late(op: &'static str) -> Error {
+    let message = format!(
+        "rank 0 had given up this call of {op}() before this rank made it; call it once more, as each rank must make as many calls as the \
+         others, those that end in a timeout included"
+    );
+    Error::timeout(op, message).with_peer(0)
 }
 
 fn encode_answer(said: &std::result::Result<Vec<Vec<u8>>, (u32, Error)>) -> Vec<u8> {
@@ -136,6 +145,35 @@ mod tests {
         let told: Vec<_> =
             sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect();
         assert_eq!(told, [(1, Err(2)), (3, Err(2))]);
+    }
+
+    /// A rank above 0 whose rank 0 did not wait for it.
+    #[derive(Debug)]
+    struct Late;
+
+    impl Bootstrap for Late {
+        fn rank(&self) -> u32 {
+            2
+        }
+
+        fn size(&self) -> u32 {
+            4
+        }
+
+        fn send(&self, _: u32, _: u64, _: &[u8], _: Deadline) -> Result<()> {
+            Ok(())
+        }
+
+        fn recv(&self, _: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
+            Ok(encode_answer(&Err((2, Error::timeout("x", "nothing came")))))
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_late_is_not_told_that_it_did_not_call() {
+        let error = gather(&Late, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(0)), "{error}");
+        assert!(error.message().contains("call it once more"), "{error}");
     }
 
     /// It is another program, or a group of another size.

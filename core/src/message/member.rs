@@ -390,6 +390,14 @@ impl Member {
         }
     }
 
+    /// Tells the peer that messages of `kind` were dropped, as if nothing had been registered for it.
+    pub(super) fn tell_unknown(self: &Arc<Self>, kind: u16) {
+        // A link that cannot tell is about to end.
+        if self.lines().last().is_some_and(|line| line.tell_unknown(kind).unwrap_or(false)) {
+            self.mark_dirty();
+        }
+    }
+
     /// The peer has nothing registered for `kind`.
     pub(super) fn add_unknown(&self, kind: u16) {
         let mut unknown = lock(&self.unknown);

@@ -291,6 +291,14 @@ impl Drop for PdInner {
     }
 }
 
+impl PartialEq for ProtectionDomain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for ProtectionDomain {}
+
 impl fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProtectionDomain").field("device", self.context().device()).finish_non_exhaustive()

@@ -34,7 +34,7 @@ macro_rules! backends {
                     floods_both_ways;
                 callbacks: that_send, that_panic, that_poll, that_connect, of_every_kind, as_many_as_asked_for,
                     once_per_message;
-                refusals: unknown_kinds, a_flood_of_unknown_kinds, over_the_limit, registered_twice, registered_again, other_secrets,
+                refusals: unknown_kinds, a_flood_of_unknown_kinds, over_the_limit, registered_twice, registered_again, lost_with_their_queue, other_secrets,
                     strangers, wrong_addresses;
                 peers: leaving_after_what_was_sent, leaving_one_after_the_other, leaving_with_full_buffers,
                     leaving_one_that_takes_nothing, connected_is_told_once, dropped_in_the_middle, callbacks_of_a_peer_that_leaves,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 
 use aqueduct::ErrorKind;
-use aqueduct::message::{Address, Messenger, Secret, Sent};
+use aqueduct::message::{Address, Messenger, Peer, Secret, Sent};
 
 use super::rig::{Log, Rig, SOON, connect, count, numbered, send, settle, until};
 
@@ -87,23 +87,7 @@ pub(super) fn registered_twice(rig: &Rig) {
 pub(super) fn registered_again(rig: &Rig) {
     let [a, b] = rig.pair();
     let (peer, marks, both) = (connect(&a, &b), Log::of(&b, 2), [&a, &b]);
-    // Sends until the sender has been told of a message that was dropped, and once more. Returns how many left.
-    let told_once = |bytes: &[u8]| {
-        let (mut sent, mut told) = (1, None);
-        until(&both, || {
-            match peer.send(1, bytes) {
-                Ok(Sent::Done) => sent += 1,
-                Ok(Sent::Retry(_)) => {}
-                Err(error) => told = Some(error),
-            }
-            told.is_some()
-        });
-        let told = told.unwrap();
-        assert_eq!((told.kind(), told.peer()), (ErrorKind::Remote, Some(1)), "{told}");
-        assert!(told.message().contains("again when its queue has been dropped"), "{told}");
-        send(&both, &peer, 1, bytes);
-        sent
-    };
+    let told_once = |bytes: &[u8]| told_once(&both, &peer, bytes);
     for round in 0..3_u8 {
         let queue = b.queue(1).unwrap();
         let clone = queue.clone();
@@ -121,8 +105,6 @@ pub(super) fn registered_again(rig: &Rig) {
         drop(queue);
         assert_eq!(b.queue(1).unwrap_err().kind(), ErrorKind::InvalidUsage);
         assert_eq!(b.on(1, drop).unwrap_err().kind(), ErrorKind::InvalidUsage);
-        send(&both, &peer, 1, b"dropped with the queue");
-        until(&both, || !clone.is_empty());
         drop(clone);
         send(&both, &peer, 1, b"in between");
         send(&both, &peer, 2, b"behind it");
@@ -134,6 +116,40 @@ pub(super) fn registered_again(rig: &Rig) {
     assert!(seen.take().iter().all(|bytes| bytes == b"to the callback"));
     assert_eq!(b.queue(1).unwrap_err().kind(), ErrorKind::InvalidUsage, "a callback stays");
     assert_eq!(b.on(1, drop).unwrap_err().kind(), ErrorKind::InvalidUsage);
+}
+
+/// Sends messages of kind 1 until the sender has been told of one that was dropped, and once more. Returns how many left.
+fn told_once(both: &[&Messenger; 2], peer: &Peer, bytes: &[u8]) -> usize {
+    let (mut sent, mut told) = (1, None);
+    until(both, || {
+        match peer.send(1, bytes) {
+            Ok(Sent::Done) => sent += 1,
+            Ok(Sent::Retry(_)) => {}
+            Err(error) => told = Some(error),
+        }
+        told.is_some()
+    });
+    let told = told.unwrap();
+    assert_eq!((told.kind(), told.peer()), (ErrorKind::Remote, Some(1)), "{told}");
+    assert!(told.message().contains("again when its queue has been dropped"), "{told}");
+    send(both, peer, 1, bytes);
+    sent
+}
+
+/// Messages that wait in a queue are gone with it, and their sender is told, also if the kind is registered again at once.
+pub(super) fn lost_with_their_queue(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let (peer, both) = (connect(&a, &b), [&a, &b]);
+    for _ in 0..2 {
+        let queue = b.queue(1).unwrap();
+        (0..3).for_each(|_| send(&both, &peer, 1, b"lost"));
+        until(&both, || queue.len() == 3);
+        drop(queue);
+        let queue = b.queue(1).unwrap();
+        let count = told_once(&both, &peer, b"new");
+        until(&both, || queue.len() == count);
+        assert!(std::iter::from_fn(|| queue.try_recv()).all(|message| message.bytes() == b"new"));
+    }
 }
 
 pub(super) fn other_secrets(rig: &Rig) {

@@ -1,7 +1,7 @@
 //! Refusals and failures of verbs connections, with the text of their errors, and their number of doorbells and
 //! completions. Uses the stand-in, which can be told to fail.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct::comm::{Connection, EndpointConfig, HostBuffer, IbSignal, Transport};
@@ -111,6 +111,43 @@ fn memory_that_cannot_be_locked() {
             if limit.rlim_cur == libc::RLIM_INFINITY { "out of resources" } else { "ulimit -l unlimited" };
         says(refused, &[word]);
         drop(rank.comm.register_host(&buffer, Transport::Ib(0)).expect("it was refused once"));
+    });
+}
+
+/// Memory that another rank of this process, or another communicator over verbs, has registered is refused before anything is posted, so
+/// that the connection goes on.
+#[test]
+fn memory_that_is_not_the_ranks_own() {
+    let registered = [const { Mutex::new(None) }; 2];
+    ranks(2, "null0", "transports::refusals::memory_that_is_not_the_ranks_own", |rank| {
+        let me = rank.me();
+        let another = rank.comm.duplicate(soon()).unwrap();
+        for transport in [Transport::CudaIpc, Transport::Ethernet, Transport::Ib(0)] {
+            let end = peer_connections(&rank, &[1 - me], transport).remove(0);
+            *registered[me as usize].lock().unwrap() = Some(end.source.clone());
+            rank.barrier();
+            let theirs = registered[1 - me as usize].lock().unwrap().clone().unwrap();
+            let error = says(
+                end.connection.write(&end.target, 0, &theirs, 0, 64),
+                &["registered by another rank of this process"],
+            );
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            if let Transport::Ib(_) = transport {
+                let buffer = Arc::new(HostBuffer::new(another.context(), 4096).unwrap());
+                let foreign = another.register_host(&buffer, transport).unwrap();
+                let error = says(
+                    end.connection.write(&end.target, 0, &foreign, 0, 64),
+                    &["registered with another communicator", "that made the connection"],
+                );
+                assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            }
+            end.works(me);
+            rank.barrier();
+            registered[me as usize].lock().unwrap().take();
+            drop(theirs);
+            rank.barrier();
+        }
+        drop(another);
     });
 }
 

@@ -3,6 +3,7 @@
 use super::MemoryChannel;
 use crate::channel::checks::{Location, check_packets};
 use crate::channel::packet::PacketFormat;
+use crate::comm::Rights;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{LaunchConfig, Stream, arg};
 
@@ -46,6 +47,7 @@ impl MemoryChannel {
         bytes: usize,
         flag: u32,
     ) -> Result<()> {
+        self.inner.dst.check_rights("put_packets", Rights::REMOTE_WRITE)?;
         let dst = Location { what: "dst", offset: dst_offset, len: self.inner.dst.len() };
         let config = self.packets("put_packets", format, bytes, flag, src_offset, dst)?;
         let (dst, src, bytes) = (dst_offset as u64, src_offset as u64, bytes as u64);

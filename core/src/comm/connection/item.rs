@@ -75,6 +75,7 @@ impl Item for ConnectItem {
             key: self.key,
             transport: self.config.transport,
             timeout: self.config.timeout,
+            context: self.resources.context.clone(),
             backend,
             counters: Counters::default(),
             batches: AtomicU32::new(0),

@@ -14,7 +14,7 @@ pub(crate) use served::Claim;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
-use crate::gpu::Event;
+use crate::gpu::{Context, Event};
 use crate::group::Group;
 use crate::memory::{RegisteredMemory, Rights};
 use crate::setup::key::Key;
@@ -55,6 +55,8 @@ struct Inner {
     transport: Transport,
     /// How long a call waits for room.
     timeout: Duration,
+    /// The context of this rank.
+    context: Context,
     backend: Box<dyn Backend>,
     counters: Counters,
     /// How many batches are open.
@@ -363,7 +365,19 @@ impl Connection {
         if memory.owner_in(&self.inner.group) != Some(self.peer()) {
             return Err(self.not_of(op, "remote", self.peer(), memory));
         }
+        self.check_context(op, memory)?;
         self.span(op, memory, offset, len)
+    }
+
+    /// Ranks may be threads of one process, and registered memory says of which by its context only.
+    #[inline]
+    fn check_context(&self, op: &'static str, memory: &RegisteredMemory) -> Result<()> {
+        if !memory.is_local() || memory.context() == &self.inner.context {
+            return Ok(());
+        }
+        let message = "the memory was registered by another rank of this process, or with another context; register it with the \
+                       communicator that made the connection";
+        Err(Error::usage(op, message))
     }
 
     #[cold]
@@ -384,6 +398,7 @@ impl Connection {
         if memory.owner_in(&self.inner.group) != Some(me) {
             return Err(self.not_of(op, "local", me, memory));
         }
+        self.check_context(op, memory)?;
         self.span(op, memory, offset, len)
     }
 

@@ -202,7 +202,7 @@ impl Draft {
             max_message: self.max_message,
             signal: self.config.ib_signal,
         })?;
-        let (nic, most) = (self.nic.number(), self.config.max_outstanding);
+        let (nic, most) = (self.nic, self.config.max_outstanding);
         Ok(Verbs { set, most, peer, nic, their_nic, signal, _service: service })
     }
 }
@@ -222,7 +222,7 @@ struct Verbs {
     /// Operations that may wait.
     most: usize,
     peer: u32,
-    nic: u8,
+    nic: Arc<Nic>,
     their_nic: u8,
     signal: IbSignal,
     /// Dropped last: the data thread goes on until everything has completed.
@@ -253,10 +253,10 @@ impl Backend for Verbs {
         self.set.check()?;
         let request = match *operation {
             Operation::Write { dst, src } => {
-                Request::transfer("write", false, self.nic, src, dst, self.theirs("write", dst)?)?
+                Request::transfer("write", false, &self.nic, src, dst, self.theirs("write", dst)?)?
             }
             Operation::Read { dst, src } => {
-                Request::transfer("read", true, self.nic, dst, src, self.theirs("read", src)?)?
+                Request::transfer("read", true, &self.nic, dst, src, self.theirs("read", src)?)?
             }
             Operation::Update { dst, old, value } => {
                 const OP: &str = "update_and_sync";

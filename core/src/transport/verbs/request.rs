@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::backend::Span;
 use super::super::waits::Awaited;
+use super::nics::Nic;
 use crate::error::{Error, Result};
 use crate::memory::{HostSlice, Remote};
 use crate::rdma::{MemoryRegion, RemoteRange};
@@ -56,12 +57,17 @@ impl<'a> Request<'a> {
     pub(super) fn transfer(
         op: &'static str,
         read: bool,
-        nic: u8,
+        nic: &Nic,
         ours: Span<'a>,
         theirs: Span<'a>,
         at: RemoteRange,
     ) -> Result<Self> {
-        let (local, base) = ours.memory.on_nic(nic).ok_or_else(|| unregistered(op, nic))?;
+        let number = nic.number();
+        let (local, base) = ours.memory.on_nic(number).ok_or_else(|| unregistered(op, number))?;
+        // The NIC would refuse it, and end the queue pair.
+        if *local.domain() != nic.domain {
+            return Err(foreign(op));
+        }
         let (remote, _) = theirs.remote(op)?;
         let small = !read && ours.len <= INLINE;
         let host = ours.memory.place().host().filter(|_| small).map(|host| (host, ours.offset));
@@ -86,6 +92,13 @@ impl<'a> Request<'a> {
             }
         }
     }
+}
+
+#[cold]
+fn foreign(op: &'static str) -> Error {
+    let message = "the memory was registered with another communicator, whose queue pairs alone may use it; register it with the one that \
+                   made the connection";
+    Error::usage(op, message)
 }
 
 #[cold]
