@@ -125,7 +125,9 @@ races() {
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_LINES=whole checked channels::soft &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_LINES=torn checked \
                 collectives::soft device_library::soft ports::software transports::software &&
-            AQUEDUCT_SOFT_SEED=$seed checked plans:: built_in:: --skip plans::multicast &&
+            AQUEDUCT_SOFT_SEED=$seed checked plans:: built_in:: variable:: --skip plans::multicast &&
+            AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 AQUEDUCT_TEST_PROGRAMS=200 \
+                tests 900 -p aqueduct --lib -- run::tests::random:: --test-threads=1 &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak tests 600 -p aqueduct-examples --test run &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 \
                 tests 900 -p aqueduct-ptx --test plan -- --skip multicast || return
@@ -302,12 +304,14 @@ plans() {
     AQUEDUCT_TEST_PLANS=$(realpath "$PLANS") tests 300 -p aqueduct --lib -- --quiet --ignored plans_of_mscclpp predictions_of_mscclpp
 }
 
-# Random programs and damaged ones as kernels on the software device: half an hour on an idle core.
+# Random programs and damaged ones as kernels on the software device, compared with the simulator; and a tenth of them there alone,
+# compared with the definitions, before and after each pass: half an hour on an idle core.
 programs() {
     local shard=${PROGRAMS_SHARD:-1/1} each
     each=$(((${PROGRAMS:-10000} + ${shard#*/} - 1) / ${shard#*/}))
     AQUEDUCT_TEST_SEED=$((AQUEDUCT_TEST_SEED + (${shard%/*} - 1) * each)) AQUEDUCT_TEST_PROGRAMS=$each \
-        tests 14400 -p aqueduct --lib -- run::tests::random:: --nocapture --test-threads=1
+        tests 14400 -p aqueduct --lib -- run::tests::random:: --nocapture --test-threads=1 &&
+        AQUEDUCT_TEST_PROGRAMS=$((each / 10 + 1)) tests 3600 -p aqueduct --lib -- plan::random::tests:: --test-threads=1
 }
 
 lane oldest oldest

@@ -41,7 +41,7 @@ namespaces() {
 # one and three in collectives, which ci/deep.sh has. Devices are small, so that grids are. Only LL128, among the channels and in plans,
 # relies on lines. The examples' ranks are processes, each of which is checked by itself. The detector refuses multicast.
 races() {
-    checked channels::soft litmus::soft plans::soft built_in::soft::two_threads --skip plans::soft::two_threads \
+    checked channels::soft litmus::soft plans::soft built_in::soft::two_threads variable::soft::two_threads --skip plans::soft::two_threads \
         --skip plans::soft::four_threads &&
         AQUEDUCT_SOFT_LINES=torn checked collectives::soft::two_threads collectives::soft::four_threads device_library::soft \
             ports::software::cuda_ipc &&

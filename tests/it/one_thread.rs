@@ -175,11 +175,11 @@ fn groups_of_groups(machine: Machine, test: &str) {
             together(&comms, |comm| comm.close(soon())).unwrap();
             // A failure leaves a closed communicator closed.
             let error = together(&comms, |comm| comm.setup(soon())).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Stopped, "{error}");
             for error in comms.iter().map(|comm| comm.check().unwrap_err()) {
                 assert_eq!(
                     (error.kind(), error.message()),
-                    (ErrorKind::InvalidUsage, "the communicator is closed")
+                    (ErrorKind::Stopped, "the communicator was closed")
                 );
             }
         }

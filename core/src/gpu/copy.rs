@@ -11,8 +11,9 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 
 impl Stream {
-    /// Enqueues a copy of `src` to `dst`, of the same length, in any direction between host and devices. The stream
-    /// retains both.
+    /// Enqueues a copy of `src` to `dst`, of the same length, in any direction between the host and memory that this stream's device can
+    /// access: its own, or a peer's that a communicator has mapped. A `GpuBuffer` of another device of this process is mapped for that device
+    /// only; exchange it between the ranks first. The stream retains both.
     ///
     /// # Errors
     /// Invalid usage if the lengths differ; a driver error.

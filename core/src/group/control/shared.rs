@@ -173,7 +173,7 @@ impl Control {
     #[inline]
     pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
         if self.has_left() {
-            return Err(Error::usage(op, "the communicator is closed"));
+            return Err(Error::new(ErrorKind::Stopped, op, "the communicator was closed"));
         }
         Ok(())
     }
