@@ -2,6 +2,7 @@
 
 mod errors;
 mod given;
+mod types;
 mod ways;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::gpu::{CaptureMode, DeviceSlice, GraphExec, Stream};
 use aqueduct::plan::{Element, Kind, Reduction};
 
-use crate::data::{REDUCTIONS, TYPES, Way, assert_same, elements, reduced};
+use crate::data::{Way, assert_same, elements, reduced, variants};
 use crate::group::{Machine, Rank, config, processes, processes_each, soon, threads};
 
 const CANARY: u8 = 0xA5;
@@ -98,20 +98,19 @@ impl<'a> Bench<'a> {
 const COUNTS: [usize; 21] =
     [0, 1, 2, 3, 4, 5, 31, 257, 1023, 4097, 20_001, 4096, 4095, 1024, 256, 255, 33, 8, 7, 1, 0];
 
-/// Every element type with every reduction, with changing sizes and placements.
+/// Element types and reductions, all of them over all numbers of ranks, with changing sizes and placements.
 fn types_and_reductions(rank: &Rank, way: Way) {
-    let variants = TYPES.into_iter().flat_map(|ty| REDUCTIONS.map(|op| (ty, op)));
-    let mut bench = Bench::new(rank, way.config(variants));
+    let variants = variants(rank.comm.size());
+    let mut bench = Bench::new(rank, way.config(variants.clone()));
     let mut n = 0;
-    for ty in TYPES {
-        for op in REDUCTIONS {
-            for count in [1021, 8, 0, 517] {
-                bench.call(ty, op, count, PLACES[n % 4]);
-                n += 1;
-            }
-            // Shift the placement, or each count would always get the same one.
+    for (ty, op) in variants {
+        let vector = 16 / ty.bytes();
+        for count in [1021, vector + 1, if op == Reduction::Sum { 0 } else { 3 }, vector - 1] {
+            bench.call(ty, op, count, PLACES[n % 4]);
             n += 1;
         }
+        // Shift the placement, or each count would always get the same one.
+        n += 1;
     }
     rank.barrier();
 }

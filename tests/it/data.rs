@@ -2,8 +2,11 @@
 //! bytes are wrong.
 
 use aqueduct::collective::CollectiveConfig;
-use aqueduct::plan::{Element, Kind, Reduction, oracle};
-use half::{bf16, f16};
+use aqueduct::plan::{Element, Kind, Reduction};
+
+mod types;
+
+pub(crate) use types::{all_variants, elements, outputs, variants};
 
 /// A 32-bit hash.
 pub(crate) fn mix(rank: u32, iteration: u32, index: usize) -> u32 {
@@ -24,10 +27,6 @@ pub(crate) fn bytes(rank: u32, iteration: u32, len: usize) -> Vec<u8> {
     data.truncate(len);
     data
 }
-
-/// The types and reductions of [`elements`] and [`reduced`].
-pub(crate) const TYPES: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::I32];
-pub(crate) const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Min, Reduction::Max];
 
 /// The ways of an all-reduce on buffers that were not shown to the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,69 +53,11 @@ impl Way {
     }
 }
 
-/// `count` elements of `ty` as bytes: reals of both signs with fractions, integers over the whole range.
-pub(crate) fn elements(ty: Element, rank: u32, iteration: u32, count: usize) -> Vec<u8> {
-    let real = |index| (mix(rank, iteration, index) >> 8) as f32 / (1u32 << 20) as f32 - 8.0;
-    match ty {
-        Element::F32 => (0..count).flat_map(|i| real(i).to_le_bytes()).collect(),
-        Element::F16 => (0..count).flat_map(|i| f16::from_f32(real(i)).to_le_bytes()).collect(),
-        Element::Bf16 => (0..count).flat_map(|i| bf16::from_f32(real(i)).to_le_bytes()).collect(),
-        Element::I32 => (0..count).flat_map(|i| mix(rank, iteration, i).to_le_bytes()).collect(),
-        other => panic!("no data for {other:?}; extend this function"),
-    }
-}
-
-/// The result of an all-reduce of all `ranks`' [`elements`]. Reals of all types are combined as f32 and rounded once.
+/// The result of an all-reduce of all `ranks`' [`elements`].
 pub(crate) fn reduced(ty: Element, op: Reduction, ranks: u32, iteration: u32, count: usize) -> Vec<u8> {
-    let inputs = (0..ranks).map(|rank| elements(ty, rank, iteration, count));
-    let reals = |one: fn([u8; 2]) -> f32| -> Vec<f32> {
-        let inputs =
-            inputs.clone().map(|input| input.as_chunks().0.iter().map(|bytes| one(*bytes)).collect());
-        combined(inputs, |a, b| real_step(op, a, b))
-    };
-    match ty {
-        Element::F16 => {
-            let sums = reals(|bytes| f16::from_le_bytes(bytes).to_f32());
-            sums.into_iter().flat_map(|real| f16::from_f32(real).to_le_bytes()).collect()
-        }
-        Element::Bf16 => {
-            let sums = reals(|bytes| bf16::from_le_bytes(bytes).to_f32());
-            sums.into_iter().flat_map(|real| bf16::from_f32(real).to_le_bytes()).collect()
-        }
-        Element::I32 => {
-            let words =
-                |input: Vec<u8>| input.as_chunks().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
-            let step = |a: i32, b: i32| match op {
-                Reduction::Min => a.min(b),
-                Reduction::Max => a.max(b),
-                _ => a.wrapping_add(b),
-            };
-            combined(inputs.map(words), step).into_iter().flat_map(i32::to_le_bytes).collect()
-        }
-        _ => {
-            let words =
-                |input: Vec<u8>| input.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
-            combined(inputs.map(words), |a, b| real_step(op, a, b))
-                .into_iter()
-                .flat_map(f32::to_le_bytes)
-                .collect()
-        }
-    }
-}
-
-/// The result of every rank.
-fn combined<T: Copy>(inputs: impl Iterator<Item = Vec<T>>, step: impl Fn(T, T) -> T) -> Vec<T> {
-    let inputs: Vec<_> = inputs.collect();
-    let outputs = oracle::outputs(&Kind::AllReduce, &inputs, step);
+    let inputs: Vec<_> = (0..ranks).map(|rank| elements(ty, rank, iteration, count)).collect();
+    let outputs = outputs(&Kind::AllReduce, ty, op, &inputs);
     outputs.into_iter().flatten().next().expect("an all-reduce has a result on every rank")
-}
-
-fn real_step(op: Reduction, a: f32, b: f32) -> f32 {
-    match op {
-        Reduction::Min => a.min(b),
-        Reduction::Max => a.max(b),
-        _ => a + b,
-    }
 }
 
 /// Asserts that both are equal. The message gives the first difference, the number of differences and the bytes there.

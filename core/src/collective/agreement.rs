@@ -8,12 +8,12 @@ use super::tuning::{Choice, Tuning};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::plan::{Kind, Plan};
+use crate::plan::{Element, Kind, Plan, Reduction};
 use crate::wire::{Reader, WireResult, Writer};
 
 /// The longest text in a rank's word, in bytes.
 const MAX_TEXT: usize = 1024;
-/// The most settings in a rank's word, one of which stands for each plan of the caller's.
+/// The most settings in a rank's word, one of which stands for each variant and each plan of the caller's.
 const MAX_SETTINGS: usize = 1 << 16;
 
 /// Facts of all ranks together.
@@ -117,15 +117,20 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         None => format!("no {name}"),
     };
     let mut settings = vec![
-        format!("variants {variants:?}"),
+        format!("{} types and reductions", variants.len()),
         bytes("packet_bytes", *packet_bytes),
         bytes("line_bytes", *line_bytes),
         bytes("copy_bytes", *copy_bytes),
         bytes("staging_bytes", staging_bytes.map(|bytes| bytes as u64)),
         format!("{} plans of its own", plans.len()),
     ];
+    // Each is a text of its own, because longer ones are cut on the way and would differ from this rank's.
+    let variant = |(element, reduction): &(Element, Option<Reduction>)| {
+        format!("{} {}", element.name(), reduction.map_or("moves", Reduction::name))
+    };
+    settings.extend(variants.iter().take(MAX_SETTINGS / 4).map(variant));
     let sizes = |(plan, bytes): &(Plan, RangeInclusive<u64>)| {
-        format!("the plan {} for {} to {} bytes", plan.name, bytes.start(), bytes.end())
+        format!("the plan {:.200} for {} to {} bytes", plan.name, bytes.start(), bytes.end())
     };
     settings.extend(plans.iter().take(MAX_SETTINGS / 2).map(sizes));
     settings

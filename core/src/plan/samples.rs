@@ -6,6 +6,7 @@ use super::{
 };
 
 pub(super) mod copies;
+pub(super) mod elements;
 
 const INPUT: Buffer = Buffer::Input;
 const OUTPUT: Buffer = Buffer::Output;

@@ -5,6 +5,9 @@ use std::sync::OnceLock;
 use aqueduct_ptx::oracle::half::{bf16_from_f32, f16_from_f32, f16_to_f32};
 use aqueduct_ptx::plan::{Element, Reduction};
 
+pub(crate) const REDUCTIONS: [Reduction; 5] =
+    [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max, Reduction::Avg];
+
 /// The value of an FP8 code; `None` if it is NaN. Infinities of E5M2 are values.
 pub(crate) fn f8_value(code: u8, element: Element) -> Option<f32> {
     let (exponent_bits, bias) = if element == Element::F8E4m3 { (4, 7) } else { (5, 15) };

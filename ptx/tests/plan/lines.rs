@@ -6,6 +6,7 @@ use aqueduct_ptx::plan::{
     Base, Block, Element, Kernel, Move, Number, Operand, Port, PortPut, Reduction, Share, Step,
 };
 
+use crate::elements::REDUCTIONS;
 use crate::rig::{CALLS, CANARY, INBOUND, World, fixed, kernel, moved, noise, operand, signal, with_lines};
 use crate::solo::{Solo, at, sizes};
 
@@ -74,8 +75,9 @@ fn blocks_divide_units_nowhere() {
 /// Sources of every kind are reduced, and go to every kind of target.
 #[test]
 fn lines_are_reduced_and_forwarded() {
-    let mut solo = Solo::new(40_000, CHUNKS.into(), 10_240);
-    for element in Element::ALL {
+    // How many units there are has nothing to do with the reduction: sums have many, the others up to two.
+    let [mut many, mut few] = [10_240, 1024].map(|chunk| Solo::new(4 * chunk as usize, CHUNKS.into(), chunk));
+    for (element, reduction) in Element::ALL.into_iter().flat_map(|it| REDUCTIONS.map(|how| (it, how))) {
         let steps = vec![
             moved(vec![at(Base::Input, 0)], vec![at(Base::Packets, 0), at(Base::Packets, 1)], 1, None),
             moved(vec![at(Base::Input, 1)], vec![at(Base::Scratch, 0)], 1, None),
@@ -84,14 +86,18 @@ fn lines_are_reduced_and_forwarded() {
                 vec![at(Base::Packets, 0), at(Base::Scratch, 0), at(Base::Packets, 1), at(Base::Input, 0)],
                 vec![at(Base::Packets, 2), at(Base::Scratch, 1), at(Base::Output, 1)],
                 1,
-                Some(Reduction::Sum),
+                Some(reduction),
             ),
             // Nothing plain takes part.
             moved(vec![at(Base::Packets, 2)], vec![at(Base::Packets, 3)], 1, None),
             moved(vec![at(Base::Packets, 3)], vec![at(Base::Output, 0)], 1, None),
         ];
-        let plan = with_lines(kernel(1, element, steps), 0, CHUNKS);
-        for chunk in [16, 960, 4000, 10_240] {
+        let plan = Kernel { ranks: 4, ..with_lines(kernel(1, element, steps), 0, CHUNKS) };
+        let (solo, chunks): (_, &[u64]) = match reduction {
+            Reduction::Sum => (&mut many, &[16, 960, 4000, 10_240]),
+            _ => (&mut few, &[8, 968]),
+        };
+        for &chunk in chunks {
             solo.run(&plan, sizes(chunk, 2 * chunk), [0, 0]);
         }
     }

@@ -2,12 +2,11 @@
 
 use aqueduct_ptx::plan::{Base, Element, Kernel, Number, Operand, Reduction, Step};
 
+use crate::elements::REDUCTIONS;
 use crate::rig::{fixed, kernel, moved, with_packets};
 use crate::solo::{Solo, at, sizes};
 
 const BASES: [Base; 4] = [Base::Input, Base::Output, Base::Scratch, Base::Packets];
-const REDUCTIONS: [Reduction; 5] =
-    [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max, Reduction::Avg];
 /// Chunks of scratch of these tests.
 const CHUNKS: u32 = 24;
 
@@ -75,6 +74,29 @@ fn many_sources_and_targets() {
                         [4 * (turn as u64 % 2), 0],
                     );
                 }
+            }
+        }
+    }
+}
+
+/// LL16 packets beside plain memory, to both.
+#[test]
+fn packets_of_every_element_and_reduction() {
+    let mut solo = Solo::new(1000, u64::from(CHUNKS), 256);
+    for element in Element::ALL {
+        let size = element.bytes() as u64;
+        for (turn, reduction) in REDUCTIONS.into_iter().enumerate() {
+            let sources =
+                [at(Base::Packets, 0), at(Base::Input, 1), at(Base::Packets, 5), at(Base::Scratch, 3)];
+            let mut steps = filled(&sources, 1);
+            steps.push(moved(vec![at(Base::Input, 0)], vec![at(Base::Scratch, 3)], 1, None));
+            let targets = vec![at(Base::Output, 2), at(Base::Packets, 8)];
+            steps.push(moved(sources.to_vec(), targets, 1, Some(reduction)));
+            let kernel = sequence(element, 4, steps);
+            // Within a vector, around its end, and some vectors.
+            for chunk in [size, 16 - size, 16 + size, 256 - size] {
+                let skew = [[0, 0], [size, size]][turn % 2];
+                solo.run(&kernel, sizes(chunk, 3 * chunk - size * (turn as u64 % 2)), skew);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::config::Config;
 use super::element::Element;
 use super::geometry::{Turn, iterations, part};
 use super::ir::{Barrier, Channel, ChannelKind, Form, Move, Op, Operand, Place, Plan, PortPut, Reduction};
-use super::memory::{Memory, Sizes};
+use super::memory::{Memory, Partial, Sizes};
 use super::position::Position;
 use crate::error::Result;
 
@@ -102,20 +102,43 @@ impl<'p, T: Element> Machine<'p, T> {
         }
     }
 
-    fn read(&self, rank: u32, operand: &Operand, reduction: Reduction, element: u64, call: u32) -> Option<T> {
-        if let Some((owner, buffer)) = Self::home(rank, operand.place) {
-            return self.memories[owner as usize].read(buffer, operand.first, operand.form, element, call);
-        }
-        let Place::Switch(index) = operand.place else { return None };
-        let switch = &self.plan.ranks[rank as usize].switches[index as usize];
-        let read = |&member: &u32| {
-            self.memories[member as usize].read(switch.buffer, operand.first, operand.form, element, call)
+    /// Appends what an operand holds, or each member of its switch in the order of ranks. Returns whether all packets have come.
+    fn read(
+        &self,
+        rank: u32,
+        operand: &Operand,
+        element: u64,
+        call: u32,
+        values: &mut Vec<Partial<T>>,
+    ) -> bool {
+        let mut read = |owner: u32, buffer| {
+            let memory = &self.memories[owner as usize];
+            let value = memory.read(buffer, operand.first, operand.form, element, call);
+            values.extend(value);
+            value.is_some()
         };
-        let values: Option<Vec<T>> = switch.ranks.iter().map(read).collect();
-        values?.into_iter().reduce(|sum, value| sum.combine(value, reduction))
+        if let Some((owner, buffer)) = Self::home(rank, operand.place) {
+            return read(owner, buffer);
+        }
+        let Place::Switch(index) = operand.place else { return false };
+        let switch = &self.plan.ranks[rank as usize].switches[index as usize];
+        let mut members = switch.ranks.clone();
+        members.sort_unstable();
+        members.into_iter().all(|member| read(member, switch.buffer))
     }
 
-    fn write(&mut self, rank: u32, operand: &Operand, element: u64, call: u32, value: T) {
+    /// Combines sources. An average is divided where the sum of all ranks is complete, so that it is rounded once.
+    fn reduced(&self, sources: &[Partial<T>], reduction: Reduction) -> Option<Partial<T>> {
+        if sources.len() < 2 {
+            return sources.first().copied();
+        }
+        let values: Vec<T> = sources.iter().map(|source| source.value).collect();
+        let ranks = sources.iter().fold(0_u32, |ranks, source| ranks.saturating_add(source.ranks));
+        let divisor = if ranks as usize == self.plan.ranks.len() { ranks } else { 1 };
+        Some(Partial { value: T::reduce(&values, reduction, divisor), ranks })
+    }
+
+    fn write(&mut self, rank: u32, operand: &Operand, element: u64, call: u32, value: Partial<T>) {
         if let Some((owner, buffer)) = Self::home(rank, operand.place) {
             self.memories[owner as usize].write(buffer, operand.first, operand.form, element, call, value);
         } else if let Place::Switch(index) = operand.place {
@@ -139,14 +162,12 @@ impl<'p, T: Element> Machine<'p, T> {
         let (rank, call) = (task.position.rank, self.calls[task.position.rank as usize]);
         let reduction = self.reduction.or(task.moved.reduction).unwrap_or(Reduction::Sum);
         let first = task.next;
+        let mut values = Vec::new();
         while task.next < task.end && task.next - first < most {
-            let read = |source| self.read(rank, source, reduction, task.next, call);
-            let values: Option<Vec<T>> = task.moved.sources.iter().map(read).collect();
-            let Some(value) = values
-                .and_then(|values| values.into_iter().reduce(|sum, value| sum.combine(value, reduction)))
-            else {
-                break;
-            };
+            values.clear();
+            let came =
+                task.moved.sources.iter().all(|source| self.read(rank, source, task.next, call, &mut values));
+            let Some(value) = came.then(|| self.reduced(&values, reduction)).flatten() else { break };
             for target in &task.moved.targets {
                 self.write(rank, target, task.next, call, value);
             }

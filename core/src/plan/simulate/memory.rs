@@ -63,6 +63,17 @@ impl Sizes {
     }
 }
 
+/// An element, and the number of ranks whose data it has summed up: 0 for garbage, 1 for a rank's own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Partial<T> {
+    pub(super) value: T,
+    pub(super) ranks: u32,
+}
+
+impl<T: Element> Partial<T> {
+    const GARBAGE: Self = Self { value: T::GARBAGE, ranks: 0 };
+}
+
 /// A rank's memory.
 #[derive(Debug)]
 pub(super) struct Memory<T> {
@@ -70,7 +81,7 @@ pub(super) struct Memory<T> {
     sizes: Sizes,
     input: u64,
     output: u64,
-    values: Vec<T>,
+    values: Vec<Partial<T>>,
     /// The call that wrote an element as a packet; 0 where it is plain.
     flags: Vec<u32>,
 }
@@ -91,7 +102,7 @@ impl<T: Element> Memory<T> {
             sizes,
             input: sizes.message(rank_plan.input_chunks),
             output: sizes.message(rank_plan.output_chunks),
-            values: vec![T::GARBAGE; size],
+            values: vec![Partial::GARBAGE; size],
             flags: vec![0; size],
         })
     }
@@ -109,9 +120,16 @@ impl<T: Element> Memory<T> {
     }
 
     /// Reads an element; past the end of input or output, anything. `None` if its packet has not come.
-    pub(super) fn read(&self, buffer: Buffer, first: u32, form: Form, element: u64, call: u32) -> Option<T> {
+    pub(super) fn read(
+        &self,
+        buffer: Buffer,
+        first: u32,
+        form: Form,
+        element: u64,
+        call: u32,
+    ) -> Option<Partial<T>> {
         match self.place(buffer, first, element, call) {
-            None => Some(T::GARBAGE),
+            None => Some(Partial::GARBAGE),
             Some(place) if form == Form::Packets && self.flags[place] != call => None,
             Some(place) => Some(self.values[place]),
         }
@@ -125,7 +143,7 @@ impl<T: Element> Memory<T> {
         form: Form,
         element: u64,
         call: u32,
-        value: T,
+        value: Partial<T>,
     ) {
         if let Some(place) = self.place(buffer, first, element, call) {
             self.values[place] = value;
@@ -136,16 +154,17 @@ impl<T: Element> Memory<T> {
     /// The caller's buffers of a new call: the old contents are gone.
     pub(super) fn begin(&mut self, input: &[T]) {
         let message = usize::try_from(self.layout.scratch() * self.sizes.chunk).unwrap_or(usize::MAX);
-        self.values[..message].fill(T::GARBAGE);
+        self.values[..message].fill(Partial::GARBAGE);
         if self.input > 0 {
             for (element, &value) in input.iter().enumerate() {
-                self.write(Buffer::Input, 0, Form::Plain, element as u64, 0, value);
+                let own = Partial { value, ranks: 1 };
+                self.write(Buffer::Input, 0, Form::Plain, element as u64, 0, own);
             }
         }
     }
 
     pub(super) fn output(&self) -> Vec<T> {
         let read = |element| self.read(Buffer::Output, 0, Form::Plain, element, 0);
-        (0..self.output).filter_map(read).collect()
+        (0..self.output).filter_map(read).map(|partial| partial.value).collect()
     }
 }

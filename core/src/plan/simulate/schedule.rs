@@ -6,7 +6,7 @@ use super::config::{Config, refused};
 use super::cursor::Cursor;
 use super::element::Element;
 use super::geometry::Turn;
-use super::ir::{Op, Plan, Reduction};
+use super::ir::{Op, Plan};
 use super::machine::{Control, Machine, Task};
 use super::memory::Sizes;
 use super::position::Position;
@@ -58,22 +58,9 @@ pub(super) fn run<T: Element>(
         ranks: plan.ranks.iter().map(|_| Vec::new()).collect(),
         outputs: plan.ranks.iter().map(|_| Vec::new()).collect(),
     };
-    let average = config.reduction == Some(Reduction::Avg) || averages(plan);
     scheduler.all(calls)?;
-    let ranks = u32::try_from(plan.ranks.len()).unwrap_or(u32::MAX);
-    let finish = |value: T| if average { value.divided(ranks) } else { value };
-    let output =
-        |rank: &mut Vec<Vec<T>>, call: usize| rank[call].iter().map(|&value| finish(value)).collect();
-    let mut by_rank = scheduler.outputs;
-    Ok((0..calls.len()).map(|call| by_rank.iter_mut().map(|rank| output(rank, call)).collect()).collect())
-}
-
-fn averages(plan: &Plan) -> bool {
-    let blocks = plan.ranks.iter().flat_map(|rank| &rank.blocks);
-    blocks.flat_map(|block| &block.ops).any(|operation| match &operation.op {
-        Op::Move(moved) => moved.reduction == Some(Reduction::Avg),
-        _ => false,
-    })
+    let mut by_rank: Vec<_> = scheduler.outputs.into_iter().map(Vec::into_iter).collect();
+    Ok(calls.iter().map(|_| by_rank.iter_mut().filter_map(Iterator::next).collect()).collect())
 }
 
 impl<'p, T: Element> Scheduler<'p, T> {

@@ -13,10 +13,12 @@ mod repeats;
 mod samples;
 mod several;
 mod turns;
+mod types;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::super::samples::elements;
 use super::super::{Element, Kind, Plan, Reduction, oracle, simulate};
 use super::sizes::Chunks;
 use super::{Executor, ExecutorConfig};
@@ -51,9 +53,11 @@ fn ranks_with(driver: &Driver, count: usize, config: CommunicatorConfig) -> Vec<
     Communicator::local(&contexts, config.with_peer_timeout(None), LIMIT).unwrap()
 }
 
-fn values(call: u32, rank: u32, elements: usize) -> Vec<i32> {
+/// Small whole numbers as [`Element::I32`].
+fn values(_: Element, call: u32, rank: u32, elements: usize) -> Vec<u8> {
     (0..elements)
         .map(|i| 1 + i32::try_from((call as usize * 7 + rank as usize * 3 + i * 5) % 11).unwrap())
+        .flat_map(i32::to_le_bytes)
         .collect()
 }
 
@@ -71,16 +75,20 @@ struct Rig<'c> {
     executors: Vec<Executor>,
     sides: Vec<Side>,
     shown: Option<Vec<super::PlanBuffers>>,
-    /// Number of the next call.
+    /// Number of the last call.
     number: u32,
+    /// Type of the next call.
+    element: Element,
+    /// Data of a type, for a call, a rank and so many elements.
+    data: fn(Element, u32, u32, usize) -> Vec<u8>,
 }
 
 /// A call, by ranks.
-struct Called {
-    inputs: Vec<Vec<i32>>,
-    outputs: Vec<Vec<i32>>,
+struct Called<T> {
+    inputs: Vec<Vec<T>>,
+    outputs: Vec<Vec<T>>,
     /// Their inputs' memory afterwards.
-    after: Vec<Vec<i32>>,
+    after: Vec<Vec<T>>,
 }
 
 impl<'c> Rig<'c> {
@@ -101,16 +109,33 @@ impl<'c> Rig<'c> {
         reductions: &[Option<Reduction>],
         config: impl Fn(u32) -> ExecutorConfig + Sync,
     ) -> Result<Self> {
-        let variants = || reductions.iter().map(|&reduction| (Element::I32, reduction));
-        let config = |rank| config(rank).with_variants(variants()).with_max_bytes(1 << 16);
+        let variants: Vec<_> = reductions.iter().map(|&reduction| (Element::I32, reduction)).collect();
+        Self::of_variants(comms, plan, most, &variants, config)
+    }
+
+    /// The same of any types. Calls are of the first until [`element`](Self::element) is another one.
+    fn of_variants(
+        comms: &'c [Communicator],
+        plan: &Plan,
+        most: usize,
+        variants: &[(Element, Option<Reduction>)],
+        config: impl Fn(u32) -> ExecutorConfig + Sync,
+    ) -> Result<Self> {
+        let config = |rank| config(rank).with_variants(variants.iter().copied()).with_max_bytes(1 << 16);
         let executors = everywhere(comms, |comm| Executor::prepare(comm, plan, config(comm.rank()), LIMIT))
             .into_iter()
             .collect::<Result<_>>()?;
+        let (sides, shown, element) = (Vec::new(), None, Element::I32);
         let mut rig =
-            Self { comms, plan: plan.clone(), executors, sides: Vec::new(), shown: None, number: 0 };
-        let longest = (0..comms.len()).flat_map(|rank| rig.lengths(rank, most)).max().unwrap_or(0);
+            Self { comms, plan: plan.clone(), executors, sides, shown, number: 0, element, data: values };
+        let mut longest = 1;
+        for &(element, _) in variants.iter().rev() {
+            rig.element = element;
+            let elements = (0..comms.len()).flat_map(|rank| rig.lengths(rank, most)).max().unwrap_or(0);
+            longest = longest.max(elements * element.bytes());
+        }
         // In place, one buffer holds the parts of all ranks.
-        let bytes = 4 * longest.max(1) * comms.len();
+        let bytes = longest * comms.len();
         for comm in comms {
             let buffer = || Arc::new(GpuBuffer::new(comm.context(), bytes).unwrap());
             let input = buffer();
@@ -129,11 +154,12 @@ impl<'c> Rig<'c> {
 
     /// Elements of a rank's input and output in a message of so many.
     fn lengths(&self, rank: usize, elements: usize) -> [usize; 2] {
-        let (chunks, bytes) = (Chunks::of(&self.plan), 4 * elements as u64);
+        let size = self.element.bytes() as u64;
+        let (chunks, bytes) = (Chunks::of(&self.plan), size * elements as u64);
         let rank = &self.plan.ranks[rank];
-        let chunk = chunks.distance(bytes, 4).unwrap();
+        let chunk = chunks.distance(bytes, size).unwrap();
         [rank.input_chunks, rank.output_chunks]
-            .map(|count| usize::try_from(chunks.buffer(count, bytes, chunk) / 4).unwrap())
+            .map(|count| usize::try_from(chunks.buffer(count, bytes, chunk) / size).unwrap())
     }
 
     /// Where a rank's input and output begin in their buffers.
@@ -145,34 +171,46 @@ impl<'c> Rig<'c> {
         }
     }
 
-    /// One call on all ranks.
-    fn call(&mut self, elements: usize, reduction: Option<Reduction>) -> Called {
+    /// One call on all ranks, of [`Element::I32`].
+    fn call(&mut self, elements: usize, reduction: Option<Reduction>) -> Called<i32> {
+        assert_eq!(self.element, Element::I32);
+        let Called { inputs, outputs, after } = self.call_of_bytes(elements, reduction);
+        let typed = |all: Vec<Vec<u8>>| -> Vec<Vec<i32>> {
+            let values =
+                |bytes: Vec<u8>| bytes.as_chunks().0.iter().map(|&one| i32::from_le_bytes(one)).collect();
+            all.into_iter().map(values).collect()
+        };
+        Called { inputs: typed(inputs), outputs: typed(outputs), after: typed(after) }
+    }
+
+    /// One call on all ranks, whose data are bytes.
+    fn call_of_bytes(&mut self, elements: usize, reduction: Option<Reduction>) -> Called<u8> {
         self.number += 1;
-        let inputs: Vec<Vec<i32>> =
-            (0..).zip(self.comms).map(|(rank, _)| values(self.number, rank, elements)).collect();
+        let (element, size) = (self.element, self.element.bytes());
+        let data = |rank| (self.data)(element, self.number, rank, elements);
+        let inputs: Vec<Vec<u8>> = (0..).zip(self.comms).map(|(rank, _)| data(rank)).collect();
         for (rank, side) in self.sides.iter().enumerate() {
             let lengths = self.lengths(rank, elements);
             side.input.fill(GARBAGE, LIMIT).unwrap();
             side.output.fill(GARBAGE, LIMIT).unwrap();
-            side.input.upload(4 * self.places(rank, lengths)[0], &inputs[rank][..lengths[0]], LIMIT).unwrap();
+            let input = &inputs[rank][..size * lengths[0]];
+            side.input.upload(size * self.places(rank, lengths)[0], input, LIMIT).unwrap();
         }
         for (rank, (side, executor)) in self.sides.iter().zip(&self.executors).enumerate() {
             let at = self.places(rank, self.lengths(rank, elements));
             let called = match &self.shown {
-                Some(shown) => {
-                    executor.execute_on(&side.stream, &shown[rank], elements, Element::I32, reduction)
-                }
+                Some(shown) => executor.execute_on(&side.stream, &shown[rank], elements, element, reduction),
                 None => {
-                    let input = side.input.slice(4 * at[0]..).unwrap();
-                    let output = side.output.slice(4 * at[1]..).unwrap();
-                    executor.execute(&side.stream, &input, &output, elements, Element::I32, reduction)
+                    let input = side.input.slice(size * at[0]..).unwrap();
+                    let output = side.output.slice(size * at[1]..).unwrap();
+                    executor.execute(&side.stream, &input, &output, elements, element, reduction)
                 }
             };
             called.unwrap_or_else(|error| panic!("{} of {elements}, rank {rank}: {error}", self.plan.name));
         }
         let read = |buffer: &GpuBuffer, at: usize, len: usize| {
-            let mut seen = vec![0_i32; len];
-            buffer.download(4 * at, &mut seen, LIMIT).unwrap();
+            let mut seen = vec![0_u8; size * len];
+            buffer.download(size * at, &mut seen, LIMIT).unwrap();
             seen
         };
         let (mut outputs, mut after) = (Vec::new(), Vec::new());
@@ -191,7 +229,13 @@ impl<'c> Rig<'c> {
     /// A call whose output is what the simulator says, element by element: also where nothing is promised or written. Plans without
     /// output are compared by what they leave in the input.
     fn as_simulated(&mut self, elements: usize, reduction: Option<Reduction>) {
-        let Called { inputs, outputs, after } = self.call(elements, reduction);
+        self.compared(elements, reduction);
+    }
+
+    /// The same, and what the call gave.
+    fn compared(&mut self, elements: usize, reduction: Option<Reduction>) -> Called<u8> {
+        let called = self.call_of_bytes(elements, reduction);
+        let Called { inputs, outputs, after } = &called;
         let mut twin = self.plan.clone();
         let by_input = twin.ranks.iter().all(|rank| rank.output_chunks == 0);
         if by_input {
@@ -204,20 +248,23 @@ impl<'c> Rig<'c> {
             _ => elements / twin.ranks.iter().map(|rank| rank.output_chunks.max(1)).max().unwrap() as usize,
         };
         let config = simulate::Config { seed: u64::from(self.number), reduction };
-        let simulated = inputs.iter().map(|input| input[..message].to_vec()).collect();
-        let expected = simulate::run(&twin, &[simulated], config).unwrap().remove(0);
+        let element = self.element;
+        let simulated = inputs.iter().map(|input| input[..message * element.bytes()].to_vec()).collect();
+        let expected = simulate::run_bytes(&twin, element, &[simulated], config).unwrap().remove(0);
         let seen = if by_input { after } else { outputs };
-        // The simulator divides whatever an output holds, a kernel what the collective promises.
-        let promised = oracle::outputs(&self.plan.collective.kind, &inputs, |a, _| a);
+        // Kernels divide only sums that the collective promises.
+        let promised = oracle::outputs(&self.plan.collective.kind, inputs, |a, _| a);
         let all = reduction != Some(Reduction::Avg);
         for (rank, (seen, expected)) in seen.iter().zip(&expected).enumerate() {
             assert!(
-                seen == expected || !all && promised[rank].is_none(),
-                "{}, call {} of {elements}, rank {rank}: {seen:?} on the device, {expected:?} simulated",
+                elements::same(element, seen, expected) || !all && promised[rank].is_none(),
+                "{}, call {} of {elements} {element:?}, {reduction:?}, rank {rank}: {seen:x?} on the device, \
+                 {expected:x?} simulated",
                 self.plan.name,
                 self.number
             );
         }
+        called
     }
 }
 
