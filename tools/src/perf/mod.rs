@@ -15,6 +15,7 @@ mod head;
 mod host_thread;
 pub(crate) mod measure;
 mod message;
+pub(crate) mod names;
 mod need;
 mod options;
 mod output;
