@@ -13,7 +13,7 @@ use super::timing::Plan;
 
 /// Largest number of samples of a row, unless the user says otherwise: of calls timed from outside, and of launches of a
 /// kernel that times its own round trips.
-const BATCHES: u32 = 10;
+pub(super) const BATCHES: u32 = 10;
 const LAUNCHES: u32 = 5;
 
 /// The operation to measure.

@@ -91,3 +91,23 @@ fn the_device_checks_other_types() {
         assert_eq!(file.header["parameters"]["checked"], "by the device, samples by the host");
     }
 }
+
+/// A barrier has one row: a time, and neither a size nor a bandwidth nor anything to check.
+#[test]
+fn a_barrier_has_one_time() {
+    for (ranks, more) in [("3", &[][..]), ("2", &["-G", "2"]), ("1", &[])] {
+        let file = PerfFile::parse(
+            &perf(ranks, &[&["barrier", "-n", "4", "-J", "-"], more].concat()).exited(0).stdout,
+        );
+        let [row] = &file.rows[..] else { panic!("{:?}", file.rows) };
+        assert!(row["time_p50_us"].as_f64() > Some(0.0) || ranks == "1", "{row}");
+        for absent in ["size_bytes", "count", "bus_bandwidth_gb_s", "wrong", "datatype"] {
+            assert!(row[absent].is_null(), "{absent}: {row}");
+        }
+    }
+    let table = perf("2", &["barrier"]).exited(0).stdout;
+    assert_eq!(table.lines().last(), Some("# Out of bounds values : N/A (not checked)"), "{table}");
+    let row = crate::support::rows(&table);
+    assert_eq!((row.len(), row[0][0], row[0][2], row[0][4]), (1, "-", "none", "barrier"), "{table}");
+    run(&mut aqueduct(&["perf", "barrier", "-d", "half"])).exited(2).says(&["unexpected argument '-d'"]);
+}
