@@ -4,17 +4,16 @@ use std::path::PathBuf;
 
 use aqueduct::plan::{Element, Kind, Reduction};
 use clap::ValueEnum;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::checker::CheckBy;
-use super::data::{REDUCTIONS, TYPES};
+use super::names::{reductions, types};
 use super::pace::Pace;
 use super::sweep::Sweep;
 use super::timing::Plan;
 
 /// Largest number of samples of a row, unless the user says otherwise: of calls timed from outside, and of launches of a
 /// kernel that times its own round trips.
-const BATCHES: u32 = 10;
+pub(super) const BATCHES: u32 = 10;
 const LAUNCHES: u32 = 5;
 
 /// The operation to measure.
@@ -161,7 +160,7 @@ pub(crate) struct Common {
     /// The side that makes and compares the data of a check
     #[arg(long, value_enum, default_value_t)]
     pub(crate) check_by: CheckBy,
-    /// Reduction
+    /// Reduction; avg is the sum divided by the number of ranks, rounded once
     #[arg(short = 'o', long = "op", default_value = "sum", value_parser = reductions())]
     pub(crate) op: Reduction,
     /// Element type
@@ -255,31 +254,4 @@ pub(super) fn is_slow(bytes: u64) -> bool {
 /// The name of a value on the command line.
 pub(super) fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-/// The element types, by the names of nccl-tests and, not shown by `--help`, by other usual ones.
-fn types() -> impl TypedValueParser<Value = Element> {
-    let shown = |ty: Element| PossibleValue::new(names(ty)[0]).aliases(&names(ty)[1..]);
-    PossibleValuesParser::new(TYPES.map(shown)).try_map(|text| {
-        let chosen = TYPES.into_iter().find(|ty| names(*ty).contains(&text.as_str()));
-        chosen.ok_or_else(|| format!("unknown element type {text}"))
-    })
-}
-
-fn names(ty: Element) -> &'static [&'static str] {
-    match ty {
-        Element::F32 => &["float", "float32", "f32"],
-        Element::F16 => &["half", "float16", "f16"],
-        Element::Bf16 => &["bfloat16", "bf16"],
-        Element::I32 => &["int32", "int", "i32"],
-        _ => &["unknown"],
-    }
-}
-
-/// The reductions, by name.
-fn reductions() -> impl TypedValueParser<Value = Reduction> {
-    PossibleValuesParser::new(REDUCTIONS.map(Reduction::name)).try_map(|text| {
-        let chosen = REDUCTIONS.into_iter().find(|op| op.name() == text);
-        chosen.ok_or_else(|| format!("unknown reduction {text}"))
-    })
 }

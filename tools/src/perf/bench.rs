@@ -74,11 +74,10 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         common.sweep.rounded(min, max, Rounding::Down, grain, "parts of all ranks");
     let longest = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
     let mut ours = Bench::built_in(&session, common, shape.clone(), true, &sizes)?;
-    let elements = Elements::named(common.datatype.name(), common.op.name(), common.datatype.bytes());
-    let nccl = match elements {
-        _ if software => Err(anyhow::anyhow!("there is no GPU that it could run on")),
-        None => Err(anyhow::anyhow!("it has no such element type")),
-        Some(elements) => Nccl::open(&rank, &args.nccl).map(|nccl| (nccl, elements)),
+    let (ty, op) = (common.datatype, common.op);
+    let nccl = match software {
+        true => Err(anyhow::anyhow!("there is no GPU that it could run on")),
+        false => Nccl::open(&rank, &args.nccl, ty, op),
     };
     let mut head = Head::gather(&rank, &format!("bench {}", args.operation.name()))?;
     head.line(format!(
@@ -100,15 +99,20 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         ("reduction", common.op.name().into()),
     ]);
     match &nccl {
-        Ok((nccl, _)) => head.line(format!("NCCL {}", nccl.version())),
+        Ok(nccl) => head.line(format!("NCCL {}", nccl.version())),
         Err(error) => head.line(format!("without NCCL: {error:#}")),
     }
     head.time(Pace::meaning("calls"));
     note.into_iter().for_each(|note| head.line(note));
     let rival = match &nccl {
-        Ok((nccl, elements)) => {
+        Ok(nccl) => {
             let symmetric = nccl.symmetric(&rank, longest)?;
-            Some(Rival { nccl, elements: *elements, symmetric, stream: Stream::new(&rank.context)? })
+            Some(Rival {
+                nccl,
+                elements: Elements::of(ty, op),
+                symmetric,
+                stream: Stream::new(&rank.context)?,
+            })
         }
         Err(_) => None,
     };

@@ -1,23 +1,28 @@
 //! Test data. Each element depends on rank, index and iteration, so a stale, swapped, shifted or missing
-//! element is wrong. The expected result is computed here, independently of the kernels, and compared bit by bit.
+//! element is wrong. The expected result is computed here, independently of the kernels, and compared bit by bit: reals of up to 4 bytes
+//! are combined as f32 in the order of the ranks and rounded to their type once, others in their own type.
 //!
 //! Everything works on blocks of elements in plain loops over arrays, which the compiler turns into vector instructions.
 //! `checker.ptx` computes the same on a device.
 
 mod element;
 mod reduce;
+#[cfg(test)]
+mod tests;
 
 use aqueduct::plan::{Element, Reduction};
 
-use element::{Arithmetic, BrainHalf, Half, Integer, Single};
-use reduce::{Data, Least, Most, Sum, seed};
+use element::{
+    Arithmetic, BrainHalf, Double, E4m3, E5m2, Half, Signed8, Signed32, Signed64, Single, Unsigned8,
+    Unsigned32, Unsigned64,
+};
+use reduce::{Average, Data, Least, Most, Product, Sum, seed};
 
-/// The types and reductions whose data is made here.
-pub(crate) const TYPES: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::I32];
-pub(crate) const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Min, Reduction::Max];
+/// Elements that are computed at a time.
+const BLOCK: usize = 1024;
 
-/// Words of 32 bits that are computed at a time.
-const WORDS: usize = 1024;
+/// Bytes of the largest element.
+const LARGEST: usize = 8;
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +40,10 @@ pub(crate) struct Expected {
     pub(super) first: u32,
     pub(super) ranks: u32,
     pub(super) iteration: u32,
-    /// Bits of the hash that a real number is made of.
-    pub(super) mask: u32,
+    /// Bits of the hash that a real number is made of; types of up to 4 bytes know the upper half.
+    pub(super) mask: u64,
+    /// An element is zero on ranks whose number plus the element's place has one of these bits.
+    pub(super) thin: u32,
 }
 
 /// Parameters of one all-reduce call.
@@ -72,7 +79,7 @@ impl Call {
     /// The reduction of the data of all ranks.
     pub(super) fn result(&self) -> Expected {
         let Self { ty, op, ranks, iteration, .. } = *self;
-        Expected { kind: Kind::Element(ty), op, first: 0, ranks, iteration, mask: !0 }
+        Expected { kind: Kind::Element(ty), op, first: 0, ranks, iteration, mask: !0, thin: 0 }
     }
 }
 
@@ -89,8 +96,8 @@ impl Kind {
     fn block(self) -> usize {
         match self {
             // The bytes of a block may begin and end within a word.
-            Self::Byte => (WORDS - 1) * 4,
-            Self::Element(ty) => WORDS * ty.bytes(),
+            Self::Byte => (BLOCK - 1) * 4,
+            Self::Element(ty) => BLOCK * ty.bytes(),
         }
     }
 }
@@ -98,20 +105,39 @@ impl Kind {
 impl Expected {
     /// Bytes of one rank.
     pub(super) fn bytes(rank: u32, iteration: u32) -> Self {
-        Self { kind: Kind::Byte, op: Reduction::Sum, first: rank, ranks: 1, iteration, mask: !0 }
+        Self { kind: Kind::Byte, op: Reduction::Sum, first: rank, ranks: 1, iteration, mask: !0, thin: 0 }
     }
 
-    /// The same of coarser real numbers: any sum of those of `ranks` ranks is exact in the element's type, so every order of
-    /// additions gives these bits, rounded between or not. Exact for up to 256 ranks; bf16 of more keeps one bit.
-    pub(super) fn with_exact_sums(self, ranks: u32) -> Self {
-        let significand = match self.kind {
-            Kind::Element(Element::F16) => 11,
-            Kind::Element(Element::Bf16) => 8,
-            _ => 24,
+    /// The same of coarser real numbers, of which every sum or product over `ranks` ranks is exact in the element's type: every
+    /// order of operations gives the same bits, rounded between or not. The smallest and the largest are exact anyway, and integers
+    /// wrap.
+    pub(super) fn exact(self, ranks: u32) -> Self {
+        // Bits of the significand, and the largest power of two; the smallest is at least as far from 1.
+        let (significand, power) = match self.kind {
+            Kind::Element(Element::F64) => (53, 1023),
+            Kind::Element(Element::F32) => (24, 127),
+            Kind::Element(Element::F16) => (11, 15),
+            Kind::Element(Element::Bf16) => (8, 127),
+            Kind::Element(Element::F8E4m3) => (4, 8),
+            Kind::Element(Element::F8E5m2) => (3, 15),
+            Kind::Element(_) | Kind::Byte => return self,
         };
-        // A real number is -8 + k * 2^(4 - bits) with 0 <= k < 2^bits, so a sum is a multiple of 2^(4 - bits) up to 8 * ranks.
-        let bits = (significand + 1_u32).saturating_sub(ranks.next_power_of_two().ilog2()).max(1);
-        Self { mask: !(u32::MAX >> bits), ..self }
+        match self.op {
+            Reduction::Sum | Reduction::Avg => {
+                // A term is -8 + k * 2^(4 - bits) with 0 <= k < 2^bits, so a sum is a multiple of 2^(4 - bits) up to 8 * ranks. Where
+                // one bit is too much for so many ranks, one of 2, 4, .. of them has a term and the others have zero.
+                let log = ranks.next_power_of_two().ilog2();
+                let thin = log.saturating_sub(significand);
+                let bits = significand + 1 - (log - thin);
+                Self { mask: !(u64::MAX >> bits), thin: (1 << thin) - 1, ..self }
+            }
+            Reduction::Prod => {
+                // A factor is 1 or 2 on even ranks, 1 or 1/2 on odd ones, of any sign; of very many ranks only the sign is left.
+                let bits = if ranks <= 2 * power { 2 } else { 1 };
+                Self { mask: !(u64::MAX >> bits), ..self }
+            }
+            Reduction::Min | Reduction::Max => self,
+        }
     }
 
     /// Writes the elements from index `start` on, as many as fit.
@@ -126,7 +152,7 @@ impl Expected {
     /// Number of elements of `seen`, which begins at index `start`, that differ in any bit.
     pub(super) fn wrong(&self, start: u64, seen: &[u8]) -> u64 {
         let size = self.kind.bytes();
-        let mut expected = [0; WORDS * 4];
+        let mut expected = [0; BLOCK * LARGEST];
         let (mut at, mut wrong) = (start, 0);
         for block in seen[..seen.len() / size * size].chunks(self.kind.block()) {
             let expected = &mut expected[..block.len()];
@@ -162,173 +188,38 @@ impl Expected {
         match self.kind {
             Kind::Byte => {
                 // Byte `i` is part of word `i / 4`.
-                let (skip, mut bytes) = ((start % 4) as usize, [0; WORDS * 4]);
-                self.store::<Integer, 4>(start / 4, &mut bytes);
+                let (skip, mut bytes) = ((start % 4) as usize, [0; BLOCK * 4]);
+                self.store::<Unsigned32, 4>(start / 4, &mut bytes);
                 to.copy_from_slice(&bytes[skip..skip + to.len()]);
             }
-            Kind::Element(Element::I32) => self.store::<Integer, 4>(start, to),
-            Kind::Element(Element::F16) => self.store::<Half, 2>(start, to),
-            Kind::Element(Element::Bf16) => self.store::<BrainHalf, 2>(start, to),
-            Kind::Element(_) => self.store::<Single, 4>(start, to),
+            Kind::Element(ty) => match ty {
+                Element::F32 => self.store::<Single, 4>(start, to),
+                Element::F64 => self.store::<Double, 8>(start, to),
+                Element::F16 => self.store::<Half, 2>(start, to),
+                Element::Bf16 => self.store::<BrainHalf, 2>(start, to),
+                Element::F8E4m3 => self.store::<E4m3, 1>(start, to),
+                Element::F8E5m2 => self.store::<E5m2, 1>(start, to),
+                Element::I8 => self.store::<Signed8, 1>(start, to),
+                Element::U8 => self.store::<Unsigned8, 1>(start, to),
+                Element::I32 => self.store::<Signed32, 4>(start, to),
+                Element::U32 => self.store::<Unsigned32, 4>(start, to),
+                Element::I64 => self.store::<Signed64, 8>(start, to),
+                Element::U64 => self.store::<Unsigned64, 8>(start, to),
+            },
         }
     }
 
     #[inline(always)]
     fn store<E: Arithmetic<N>, const N: usize>(&self, start: u64, to: &mut [u8]) {
-        let data = Data { seed: seed(self.first, self.iteration), ranks: self.ranks, mask: self.mask };
+        let Self { first, ranks, iteration, mask, thin, .. } = *self;
+        let data = Data { seed: seed(first, iteration), first, ranks, mask, thin };
         let to = to.as_chunks_mut::<N>().0;
         match self.op {
+            Reduction::Sum => data.reduce::<E, Sum, N>(start, to),
+            Reduction::Prod => data.reduce::<E, Product, N>(start, to),
             Reduction::Min => data.reduce::<E, Least, N>(start, to),
             Reduction::Max => data.reduce::<E, Most, N>(start, to),
-            _ => data.reduce::<E, Sum, N>(start, to),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use half::{bf16, f16};
-
-    use super::*;
-
-    fn call(ty: Element) -> Call {
-        Call { ty, op: Reduction::Sum, ranks: 3, iteration: 7, count: 3000 }
-    }
-
-    #[test]
-    fn one_rank_reduces_to_its_own_input() {
-        for ty in TYPES {
-            let one = Call { ranks: 1, ..call(ty) };
-            assert_eq!(one.wrong(&one.input(0)), 0, "{ty:?}");
-        }
-    }
-
-    #[test]
-    fn a_stale_or_foreign_or_missing_element_is_wrong() {
-        for ty in TYPES {
-            let three = call(ty);
-            assert!(three.wrong(&three.input(0)) > 2970, "{ty:?}: one rank's input is not the sum");
-            let one = Call { ranks: 1, ..three };
-            let stale = Call { iteration: 6, ..one };
-            assert!(one.wrong(&stale.input(0)) > 2970, "{ty:?}: the last call's data");
-            assert!(one.wrong(&one.input(1)) > 2970, "{ty:?}: another rank's data");
-            assert_eq!(one.wrong(&one.input(0)[..2999 * ty.bytes()]), 1, "{ty:?}: one element short");
-        }
-    }
-
-    /// Sums in the opposite order, rounded to the element's type after each addition, are the same bits.
-    #[test]
-    fn exact_sums_do_not_depend_on_the_order() {
-        for (ty, ranks) in TYPES.into_iter().flat_map(|ty| [2, 3, 8, 64, 256].map(|ranks| (ty, ranks))) {
-            let call = Call { ranks, ..call(ty) };
-            let input = |rank| {
-                let mut bytes = vec![0; call.count * ty.bytes()];
-                call.operand(rank).with_exact_sums(ranks).fill(0, &mut bytes);
-                bytes
-            };
-            let mut sum = input(ranks - 1);
-            for rank in (0..ranks - 1).rev() {
-                for (sum, add) in sum.chunks_exact_mut(ty.bytes()).zip(input(rank).chunks_exact(ty.bytes())) {
-                    match ty {
-                        Element::F16 => {
-                            let [a, b] = [&*sum, add].map(|x| f16::from_le_bytes([x[0], x[1]]).to_f32());
-                            sum.copy_from_slice(&f16::from_f32(a + b).to_le_bytes());
-                        }
-                        Element::Bf16 => {
-                            let [a, b] = [&*sum, add].map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32());
-                            sum.copy_from_slice(&bf16::from_f32(a + b).to_le_bytes());
-                        }
-                        Element::I32 => {
-                            let [a, b] = [&*sum, add].map(|x| i32::from_le_bytes(x.try_into().unwrap()));
-                            sum.copy_from_slice(&a.wrapping_add(b).to_le_bytes());
-                        }
-                        _ => {
-                            let [a, b] = [&*sum, add].map(|x| f32::from_le_bytes(x.try_into().unwrap()));
-                            sum.copy_from_slice(&(a + b).to_le_bytes());
-                        }
-                    }
-                }
-            }
-            assert_eq!(call.result().with_exact_sums(ranks).wrong(0, &sum), 0, "{ty:?} of {ranks} ranks");
-        }
-    }
-
-    /// Also swapped ranks, which a sum does not show: the test of a transfer does.
-    #[test]
-    fn bytes_show_a_wrong_offset_a_stale_iteration_and_a_swapped_rank() {
-        let (data, mut right) = (Expected::bytes(1, 7), vec![0; 10_000]);
-        data.fill(0, &mut right);
-        assert_eq!(data.wrong(0, &right), 0);
-        for offset in [1, 2, 3, 4, 8, 128, 4096] {
-            assert!(data.wrong(offset, &right) > 9900, "shifted by {offset}");
-        }
-        assert!(Expected::bytes(0, 7).wrong(0, &right) > 9900);
-        assert!(Expected::bytes(1, 6).wrong(0, &right) > 9900);
-        assert!(data.wrong(0, &[0xA5; 10_000]) > 9900, "nothing arrived");
-        assert_eq!(data.wrong(0, &right[..9000]), 0, "as many as there are");
-        right[9999] ^= 1;
-        right[0] ^= 0x80;
-        assert_eq!(data.wrong(0, &right), 2);
-    }
-
-    /// Parts of any size give the same elements, across blocks and where the index outgrows 32 bits.
-    #[test]
-    fn elements_do_not_depend_on_where_a_part_begins() {
-        let kinds = TYPES.map(Kind::Element).into_iter().chain([Kind::Byte]);
-        for kind in kinds {
-            for origin in [0, (1 << 32) - 1500, (1 << 34) - 6001] {
-                let data = Expected { kind, op: Reduction::Max, first: 2, ranks: 3, iteration: 9, mask: !0 };
-                let mut whole = vec![0; 9000 * kind.bytes()];
-                data.fill(origin, &mut whole);
-                for (from, count) in [(0, 9000), (1, 17), (1021, 4099), (4093, 3), (5000, 4000)] {
-                    let bytes = from * kind.bytes()..(from + count) * kind.bytes();
-                    let mut part = vec![0; bytes.len()];
-                    data.fill(origin + from as u64, &mut part);
-                    assert!(part == whole[bytes.clone()], "{kind:?} {origin} {from} {count}");
-                    assert_eq!(data.wrong(origin + from as u64, &whole[bytes]), 0);
-                }
-            }
-        }
-    }
-
-    /// The reduction of a few elements, computed one by one.
-    #[test]
-    fn a_reduction_is_that_of_the_ranks_inputs() {
-        for op in REDUCTIONS {
-            let element = |ty: Element, rank: u32, index: usize| -> [u8; 4] {
-                let mut bytes = [0; 4];
-                let input = Call { op, ..call(ty) }.input(rank);
-                bytes[..ty.bytes()].copy_from_slice(&input[index * ty.bytes()..][..ty.bytes()]);
-                bytes
-            };
-            for ty in TYPES {
-                for index in [0, 1, 1023, 1024, 2999] {
-                    let ranks = (0..3).map(|rank| element(ty, rank, index));
-                    let value = |bytes: [u8; 4]| match ty {
-                        Element::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-                        Element::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-                        _ => f32::from_le_bytes(bytes),
-                    };
-                    let reals = ranks.clone().map(value);
-                    let real = match op {
-                        Reduction::Min => reals.fold(f32::MAX, f32::min),
-                        Reduction::Max => reals.fold(f32::MIN, f32::max),
-                        _ => reals.fold(0.0, |a, b| a + b),
-                    };
-                    let integers = ranks.map(i32::from_le_bytes);
-                    let expected = match (ty, op) {
-                        (Element::I32, Reduction::Min) => integers.min().unwrap().to_le_bytes(),
-                        (Element::I32, Reduction::Max) => integers.max().unwrap().to_le_bytes(),
-                        (Element::I32, _) => integers.fold(0, i32::wrapping_add).to_le_bytes(),
-                        (Element::F16, _) => u32::from(f16::from_f32(real).to_bits()).to_le_bytes(),
-                        (Element::Bf16, _) => u32::from(bf16::from_f32(real).to_bits()).to_le_bytes(),
-                        _ => real.to_le_bytes(),
-                    };
-                    let data = Call { op, ..call(ty) }.result();
-                    let wrong = data.wrong(index as u64, &expected[..ty.bytes()]);
-                    assert_eq!(wrong, 0, "{ty:?} {op:?} {index}");
-                }
-            }
+            Reduction::Avg => data.reduce::<E, Average, N>(start, to),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `aqueduct perf`: measures and checks one operation over all ranks of the job.
 
 mod args;
+mod barrier;
 pub(crate) mod bench;
 mod bootstrap;
 mod channel;
@@ -15,6 +16,7 @@ mod head;
 mod host_thread;
 pub(crate) mod measure;
 mod message;
+pub(crate) mod names;
 mod need;
 mod options;
 mod output;
@@ -70,6 +72,8 @@ pub(crate) struct Command {
 
 #[derive(Debug, clap::Subcommand)]
 enum Special {
+    /// Time of a barrier of all ranks on a stream
+    Barrier(barrier::Args),
     /// Time that N ranks without devices need to connect to each other, by phase
     Bootstrap(bootstrap::Args),
     /// Time from the start of this job to the end of its first all-reduce, by phase
@@ -100,6 +104,7 @@ enum Special {
 impl Command {
     pub(crate) fn execute(&self) -> Result<ExitCode> {
         match &self.special {
+            Some(Special::Barrier(args)) => barrier::execute(args),
             Some(Special::Bootstrap(args)) => bootstrap::execute(args),
             Some(Special::Startup(args)) => startup::execute(args),
             Some(Special::Write(args)) => write::execute(args, write::Operation::Write),

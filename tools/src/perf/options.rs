@@ -89,6 +89,7 @@ const TABLES: &[&str] = &[
     "read",
     "write-lat",
     "flush",
+    "barrier",
     "fifo",
     "port-put",
     "port-lat",

@@ -37,7 +37,9 @@ impl Table for NcclTable {
                 _ => [Some(row), rows.next_if(|next| next.place == Some(Place::InPlace))],
             };
             write!(out, "{:>12} {:>13}", or_dash(row.size_bytes), or_dash(row.count))?;
-            write!(out, " {:>9} {:>7}", row.datatype.unwrap_or("byte"), row.reduction.unwrap_or("none"))?;
+            // A barrier has elements of no type.
+            let plain = if row.size_bytes.is_some() { "byte" } else { "none" };
+            write!(out, " {:>9} {:>7}", row.datatype.unwrap_or(plain), row.reduction.unwrap_or("none"))?;
             write!(out, " {:>9}", row.algorithm)?;
             for part in parts {
                 print_times(part, out)?;

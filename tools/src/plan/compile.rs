@@ -9,6 +9,7 @@ use aqueduct::ErrorKind;
 use aqueduct::plan::{self, Element, Plan, Reduction};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::perf::names::names;
 use crate::refusal::Refusal;
 use crate::stdout::Stdout;
 
@@ -42,15 +43,12 @@ pub(super) fn execute(args: &Args, plan: &Plan) -> Result<ExitCode> {
 
 fn elements() -> impl TypedValueParser<Value = Element> {
     // Those that `perf` takes as well.
-    let also: &[_] =
-        &[("f32", "float"), ("f16", "half"), ("bf16", "bfloat16"), ("i32", "int32"), ("i32", "int")];
     let shown = |element: Element| {
-        let aliases = also.iter().filter(move |(name, _)| *name == element.name()).map(|(_, alias)| *alias);
-        PossibleValue::new(element.name()).aliases(aliases)
+        let others = names(element).iter().filter(move |name| **name != element.name());
+        PossibleValue::new(element.name()).aliases(others)
     };
     PossibleValuesParser::new(Element::ALL.map(shown)).try_map(move |text| {
-        let name = also.iter().find(|(_, alias)| *alias == text).map_or(text.as_str(), |(name, _)| name);
-        let chosen = Element::ALL.into_iter().find(|element| element.name() == name);
+        let chosen = Element::ALL.into_iter().find(|element| names(*element).contains(&text.as_str()));
         chosen.ok_or_else(|| format!("unknown element type {text}"))
     })
 }

@@ -9,12 +9,15 @@ use aqueduct::gpu::{CaptureMode, DeviceSlice, GpuBuffer, GraphExec, Stream};
 use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::check::{CANARY, Check, Ran};
-use crate::perf::data::{Call, REDUCTIONS};
+use crate::perf::data::Call;
 
 /// Element counts around a packet, a warp, a vector per rank and a slice; they grow and shrink.
 const COUNTS: [usize; 18] =
     [0, 1, 2, 3, 5, 31, 257, 1023, 4097, 20_001, 4096, 4095, 1025, 256, 255, 33, 8, 7];
 const FEW_COUNTS: [usize; 4] = [1, 1021, 8, 257];
+
+/// `aqueduct perf` checks the others.
+const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Min, Reduction::Max];
 
 /// Bytes around input and output that no call may write.
 const GUARD: usize = 256;

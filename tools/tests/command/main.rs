@@ -25,6 +25,7 @@ mod perf_options;
 mod perf_output;
 mod perf_ports;
 mod perf_schema;
+mod perf_types;
 mod plan;
 mod progress;
 mod run;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{PerfFile, aqueduct, perf, run, temporary};
 
 /// Every operation, with what it needs.
-const OPERATIONS: [(&str, &[&str]); 31] = [
+const OPERATIONS: [(&str, &[&str]); 32] = [
     ("put", &[]),
     ("get", &[]),
     ("ll8", &[]),
@@ -34,6 +34,7 @@ const OPERATIONS: [(&str, &[&str]); 31] = [
     ("port-put", &["-t", "CudaIpc"]),
     ("port-lat", &["-t", "CudaIpc"]),
     ("fifo", &[]),
+    ("barrier", &[]),
     ("startup", &[]),
     ("bootstrap", &["-n", "2"]),
     ("message", &[]),
@@ -213,7 +214,7 @@ fn act(operation: &str, needed: &[&str], options: &[&str]) {
     let needed = needed.iter().filter(|_| !given("transport") && !given("ranks"));
     arguments.extend(needed.map(|word| (*word).to_owned()));
     // Small sizes where there are sizes, unless they are given or excluded.
-    let sized = !["signal", "fifo", "startup", "bootstrap"].contains(&operation) && !given("mix");
+    let sized = !["signal", "fifo", "barrier", "startup", "bootstrap"].contains(&operation) && !given("mix");
     if sized && !given("min-bytes") {
         arguments.extend(["-b", "64", "-e", "192"].map(str::to_owned));
     }

@@ -239,14 +239,16 @@ fn cpu_time_is_that_of_all_ranks_and_threads() {
 #[test]
 fn help_lists_types_reductions_and_defaults() {
     let outcome = run(&mut aqueduct(&["perf", "--help"])).exited(0);
+    let types = "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
     let outcome = outcome
-        .prints(&["[possible values: sum, min, max]", "[possible values: float, half, bfloat16, int32]"]);
+        .prints(&["[possible values: sum, prod, min, max, avg]", &format!("[possible values: {types}]")]);
     outcome.prints(&["[default: 200 up to 1 MiB, 20 above"]);
-    run(&mut aqueduct(&["perf", "all-reduce", "-d", "quad"]))
+    run(&mut aqueduct(&["perf", "all-reduce", "-d", "quad"])).exited(2).says(&["'quad'", types]);
+    run(&mut aqueduct(&["perf", "all-reduce", "-o", "xor"]))
         .exited(2)
-        .says(&["float, half, bfloat16, int32"]);
+        .says(&["'xor'", "sum, prod, min, max, avg"]);
     // The other usual names are accepted, too.
-    for name in ["f32", "float16", "bf16", "int"] {
+    for name in ["f32", "float16", "bf16", "int", "f64", "u8", "fp8_e4m3"] {
         perf("1", &["all-reduce", "-b", "8", "-e", "8", "-n", "1", "-d", name]).exited(0);
     }
 }

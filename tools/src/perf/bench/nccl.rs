@@ -6,7 +6,7 @@ use std::ptr;
 
 use anyhow::{Context as _, Result, bail};
 use aqueduct::gpu::Stream;
-use aqueduct::plan::Kind;
+use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::{Error, ErrorKind};
 use libloading::{Library, Symbol};
 
@@ -71,10 +71,14 @@ pub(super) struct Buffers {
 }
 
 impl Nccl {
-    /// Opens the library `name` and makes a communicator; an error says why not. Collective: if a step fails on one rank, all get
+    /// Opens the library `name` and makes a communicator for such elements; an error says why not. Collective: if a step fails on one rank, all get
     /// its reason once NCCL has let them go.
-    pub(super) fn open(rank: &Rank, name: &str) -> Result<Self> {
-        let (library, functions, version, windows) = all_agree(rank, Self::load(name))?;
+    pub(super) fn open(rank: &Rank, name: &str, ty: Element, op: Reduction) -> Result<Self> {
+        let loaded = Self::load(name).and_then(|loaded| match lacks(loaded.2, ty, op) {
+            Some(why) => bail!("{why}"),
+            None => Ok(loaded),
+        });
+        let (library, functions, version, windows) = all_agree(rank, loaded)?;
         let mut id = UniqueId([0; 128]);
         // SAFETY: the signature is nccl.h's; the id is written by the call.
         let made = unsafe {
@@ -139,7 +143,7 @@ impl Nccl {
 
     /// Such as 2.27.3.
     pub(super) fn version(&self) -> String {
-        format!("{}.{}.{}", self.version / 10_000, self.version / 100 % 100, self.version % 100)
+        dotted(self.version)
     }
 
     /// Buffers of NCCL's own in symmetric windows, its fastest path; `None` if this version has none. They live until the process
@@ -255,31 +259,78 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Of a type and a reduction by the library's names; `None` for what NCCL lacks.
-    pub(super) fn named(ty: &str, op: &str, bytes: usize) -> Option<Self> {
+    /// Those of a type and a reduction of the library's.
+    pub(super) fn of(ty: Element, op: Reduction) -> Self {
+        let bytes = ty.bytes();
         let ty = match ty {
-            "i8" => 0,
-            "u8" => BYTES,
-            "i32" => 2,
-            "u32" => 3,
-            "i64" => 4,
-            "u64" => 5,
-            "f16" => 6,
-            "f32" => 7,
-            "f64" => 8,
-            "bf16" => 9,
-            "f8e4m3" => 10,
-            "f8e5m2" => 11,
-            _ => return None,
+            Element::I8 => 0,
+            Element::U8 => BYTES,
+            Element::I32 => 2,
+            Element::U32 => 3,
+            Element::I64 => 4,
+            Element::U64 => 5,
+            Element::F16 => 6,
+            Element::F32 => 7,
+            Element::F64 => 8,
+            Element::Bf16 => 9,
+            Element::F8E4m3 => 10,
+            Element::F8E5m2 => 11,
         };
         let op = match op {
-            "sum" => 0,
-            "prod" => 1,
-            "max" => 2,
-            "min" => 3,
-            "avg" => 4,
-            _ => return None,
+            Reduction::Sum => 0,
+            Reduction::Prod => 1,
+            Reduction::Max => 2,
+            Reduction::Min => 3,
+            Reduction::Avg => 4,
         };
-        Some(Self { ty, op, bytes })
+        Self { ty, op, bytes }
+    }
+}
+
+/// Why a version of NCCL, as `ncclGetVersion` says it, cannot have such elements; `None` if it can. Numbers that a version does not
+/// know it takes for errors of the caller, or for another type.
+pub(super) fn lacks(version: c_int, ty: Element, op: Reduction) -> Option<String> {
+    let since = [
+        (matches!(ty, Element::F8E4m3 | Element::F8E5m2), ty.name(), 22400),
+        (ty == Element::Bf16, ty.name(), 21000),
+        (op == Reduction::Avg, op.name(), 21000),
+    ];
+    let (_, what, first) = since.into_iter().find(|(asked, _, first)| *asked && version < *first)?;
+    Some(format!("NCCL {} does not know {what}, which came with {}", dotted(version), dotted(first)))
+}
+
+/// Such as 2.27.3.
+fn dotted(version: c_int) -> String {
+    // Before 2.9 there were fewer digits.
+    let major = if version < 10_000 { 1_000 } else { 10_000 };
+    format!("{}.{}.{}", version / major, version % major / 100, version % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_that_a_version_does_not_know_are_named() {
+        let lacks = |version, ty, op| lacks(version, ty, op).unwrap_or_default();
+        let (sum, avg) = (Reduction::Sum, Reduction::Avg);
+        for ty in [Element::F8E4m3, Element::F8E5m2] {
+            let why = format!("NCCL 2.23.4 does not know {}, which came with 2.24.0", ty.name());
+            assert_eq!(lacks(22304, ty, sum), why);
+            assert_eq!(lacks(22403, ty, avg), "");
+        }
+        assert_eq!(lacks(2804, Element::Bf16, sum), "NCCL 2.8.4 does not know bf16, which came with 2.10.0");
+        assert_eq!(lacks(20909, Element::F32, avg), "NCCL 2.9.9 does not know avg, which came with 2.10.0");
+        for (ty, op) in Element::ALL.into_iter().flat_map(|ty| Reduction::ALL.map(|op| (ty, op))) {
+            assert_eq!(lacks(22703, ty, op), "", "{ty:?} {op:?}");
+        }
+    }
+
+    /// As in nccl.h.
+    #[test]
+    fn types_have_numbers_of_their_own() {
+        let numbers = Element::ALL.map(|ty| Elements::of(ty, Reduction::Sum).ty);
+        assert_eq!(numbers, [7, 8, 6, 9, 10, 11, 0, 1, 2, 3, 4, 5]);
+        assert_eq!(Reduction::ALL.map(|op| Elements::of(Element::F32, op).op), [0, 1, 3, 2, 4]);
     }
 }

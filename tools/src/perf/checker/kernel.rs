@@ -62,26 +62,13 @@ impl Kernel {
         start: u64,
         wrong: u64,
     ) -> Result<()> {
-        let Expected { kind, op, first, ranks, iteration, mask } = expected;
+        let Expected { kind, op, first, ranks, iteration, mask, thin } = expected;
         let count = (memory.len() / kind.bytes()) as u64;
         if count == 0 {
             return Ok(());
         }
         let address = memory.ptr();
-        let kind = match kind {
-            Kind::Byte => 0_u32,
-            Kind::Element(Element::F32) => 1,
-            Kind::Element(Element::F16) => 2,
-            Kind::Element(Element::Bf16) => 3,
-            Kind::Element(Element::I32) => 4,
-            Kind::Element(other) => bail!("no kernel checks {}; use --check-by host", other.name()),
-        };
-        let op = match op {
-            Reduction::Sum => 0_u32,
-            Reduction::Min => 1,
-            Reduction::Max => 2,
-            other => bail!("no kernel checks {}; use --check-by host", other.name()),
-        };
+        let (kind, op) = (number_of_kind(kind), number_of(op));
         let blocks = count.div_ceil(THREADS.into()).min(self.blocks.into()) as u32;
         let args = [
             arg(&address),
@@ -93,6 +80,7 @@ impl Kernel {
             arg(&ranks),
             arg(&iteration),
             arg(&mask),
+            arg(&thin),
             arg(&wrong),
         ];
         // SAFETY: the parameters of the entry; `count` elements lie in `memory`, and the stream retains it and the counter.
@@ -129,5 +117,35 @@ impl Kernel {
             );
         }
         Ok(())
+    }
+}
+
+/// The kernel's number of a kind of elements.
+fn number_of_kind(kind: Kind) -> u32 {
+    match kind {
+        Kind::Byte => 0,
+        Kind::Element(Element::F32) => 1,
+        Kind::Element(Element::F16) => 2,
+        Kind::Element(Element::Bf16) => 3,
+        Kind::Element(Element::F8E4m3) => 4,
+        Kind::Element(Element::F8E5m2) => 5,
+        Kind::Element(Element::F64) => 6,
+        Kind::Element(Element::I8) => 7,
+        Kind::Element(Element::U8) => 8,
+        Kind::Element(Element::I32) => 9,
+        Kind::Element(Element::U32) => 10,
+        Kind::Element(Element::I64) => 11,
+        Kind::Element(Element::U64) => 12,
+    }
+}
+
+/// The kernel's number of a reduction.
+fn number_of(op: Reduction) -> u32 {
+    match op {
+        Reduction::Sum => 0,
+        Reduction::Prod => 1,
+        Reduction::Min => 2,
+        Reduction::Max => 3,
+        Reduction::Avg => 4,
     }
 }

@@ -31,18 +31,25 @@ pub(super) fn samples(len: usize, expected: Expected) -> Vec<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use aqueduct::plan::Reduction;
+    use aqueduct::plan::{Element, Reduction};
 
     use super::*;
-    use crate::perf::data::{Kind, TYPES};
+    use crate::perf::data::Kind;
 
     #[test]
     fn samples_are_apart_and_cover_both_ends() {
-        for kind in TYPES.map(Kind::Element).into_iter().chain([Kind::Byte]) {
-            for len in [0, 4, 1000, SAMPLES * SAMPLE, SAMPLES * SAMPLE + 4, (64 << 20) + 12] {
+        for kind in Element::ALL.map(Kind::Element).into_iter().chain([Kind::Byte]) {
+            for len in [0, 8, 1000, SAMPLES * SAMPLE, SAMPLES * SAMPLE + 8, (64 << 20) + 24] {
                 for iteration in 0..20 {
-                    let expected =
-                        Expected { kind, op: Reduction::Sum, first: 1, ranks: 3, iteration, mask: !0 };
+                    let expected = Expected {
+                        kind,
+                        op: Reduction::Sum,
+                        first: 1,
+                        ranks: 3,
+                        iteration,
+                        mask: !0,
+                        thin: 0,
+                    };
                     let samples = samples(len, expected);
                     let mut end = 0;
                     for (at, sample) in &samples {

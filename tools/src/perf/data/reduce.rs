@@ -12,17 +12,43 @@ const BY_UPPER: u32 = 0x9E37_79B1;
 
 /// A reduction.
 pub(super) trait Operation {
+    /// An element of one rank's data.
+    #[inline(always)]
+    fn make<E: Arithmetic<N>, const N: usize>(hash: u32, mask: u64, _odd_rank: bool) -> E::Value {
+        E::term(hash, mask)
+    }
+
     fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value;
+
+    /// The result, once the data of all `ranks` ranks is combined.
+    #[inline(always)]
+    fn end<E: Arithmetic<N>, const N: usize>(value: E::Value, _ranks: u32) -> E::Value {
+        value
+    }
 }
 
 pub(super) struct Sum;
+pub(super) struct Product;
 pub(super) struct Least;
 pub(super) struct Most;
+pub(super) struct Average;
 
 impl Operation for Sum {
     #[inline(always)]
     fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
         E::add(a, b)
+    }
+}
+
+impl Operation for Product {
+    #[inline(always)]
+    fn make<E: Arithmetic<N>, const N: usize>(hash: u32, mask: u64, odd_rank: bool) -> E::Value {
+        E::factor(hash, mask, odd_rank)
+    }
+
+    #[inline(always)]
+    fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+        E::mul(a, b)
     }
 }
 
@@ -40,6 +66,18 @@ impl Operation for Most {
     }
 }
 
+impl Operation for Average {
+    #[inline(always)]
+    fn apply<E: Arithmetic<N>, const N: usize>(a: E::Value, b: E::Value) -> E::Value {
+        E::add(a, b)
+    }
+
+    #[inline(always)]
+    fn end<E: Arithmetic<N>, const N: usize>(value: E::Value, ranks: u32) -> E::Value {
+        E::divided(value, ranks)
+    }
+}
+
 /// The part of the hash that comes from rank and iteration.
 #[inline(always)]
 pub(super) fn seed(rank: u32, iteration: u32) -> u32 {
@@ -51,9 +89,12 @@ pub(super) fn seed(rank: u32, iteration: u32) -> u32 {
 pub(super) struct Data {
     /// The [`seed`] of the first rank.
     pub(super) seed: u32,
+    pub(super) first: u32,
     pub(super) ranks: u32,
     /// Bits of the hash that a real number is made of.
-    pub(super) mask: u32,
+    pub(super) mask: u64,
+    /// An element is zero on ranks whose number plus the element's place has one of these bits.
+    pub(super) thin: u32,
 }
 
 impl Data {
@@ -68,20 +109,28 @@ impl Data {
             let places = places(start);
             let mut sums = [E::Value::default(); LANES];
             for (sum, place) in sums.iter_mut().zip(places) {
-                *sum = E::make(mix(self.seed ^ place), self.mask);
+                *sum = self.element::<E, O, N>(0, place);
             }
-            let mut seed = self.seed;
-            for _ in 1..self.ranks {
-                seed = seed.wrapping_add(BY_RANK);
+            for offset in 1..self.ranks {
                 for (sum, place) in sums.iter_mut().zip(places) {
-                    *sum = O::apply::<E, N>(*sum, E::make(mix(seed ^ place), self.mask));
+                    *sum = O::apply::<E, N>(*sum, self.element::<E, O, N>(offset, place));
                 }
             }
             for (to, sum) in to.iter_mut().zip(sums) {
-                *to = E::bytes(sum);
+                *to = E::bytes(O::end::<E, N>(sum, self.ranks));
             }
             start += LANES as u64;
         }
+    }
+
+    /// The element at `place` of the rank that is so far from the first one.
+    #[inline(always)]
+    fn element<E: Arithmetic<N>, O: Operation, const N: usize>(self, offset: u32, place: u32) -> E::Value {
+        let rank = self.first.wrapping_add(offset);
+        let seed = self.seed.wrapping_add(offset.wrapping_mul(BY_RANK));
+        // Made in any case: without a branch it is a vector instruction.
+        let made = O::make::<E, N>(mix(seed ^ place), self.mask, rank & 1 != 0);
+        if place.wrapping_add(rank) & self.thin != 0 { E::Value::default() } else { made }
     }
 }
 
