@@ -4,9 +4,10 @@
 //! in one sentence what happened and what to do about it. The place that first knows that something failed logs it; callers
 //! above add nothing.
 //!
-//! The operation is the name that a user would search for: a function of this library as the program calls it (`write`,
-//! `Communicator::new`), or the failing function of the driver, libibverbs or the system (`cuMemCreate`, `ibv_reg_mr`,
-//! `bind`), without spaces.
+//! The operation is a name to search for, without spaces: a function of this library (`write`, `Communicator::new`), or the failing
+//! function of the driver, libibverbs or the system (`cuMemCreate`, `ibv_reg_mr`, `bind`). Often it is the step that failed inside
+//! the call that the program made: `all_gather` in `Communicator::new`, or `put` for all variants of a put. Programs decide by the
+//! kind; the operation is for people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -198,7 +199,7 @@ impl Error {
         self.kind
     }
 
-    /// The operation that failed.
+    /// The operation that failed: the function called, or a step inside it.
     pub fn op(&self) -> &'static str {
         self.op
     }

@@ -37,7 +37,9 @@ use crate::proxy::{MemoryId, Port, PortCounters, ProxyService, SemaphoreId};
 /// else may come from any number of threads and streams.
 ///
 /// A kernel that waits leaves when the connection, its peer, the service or the communicator fails, or when
-/// the service stops; [`check`](Self::check) then has the reason.
+/// the service stops; [`check`](Self::check) then has the reason. A request that only this side finds wrong, such as a put to
+/// memory that was removed, fails this side's ports of the connection and tells the peer nothing: a kernel there that waits for the
+/// signal behind it goes on waiting until this rank leaves or somebody [aborts](crate::comm::Communicator::abort).
 #[derive(Clone, Debug)]
 pub struct PortChannel {
     inner: Arc<Inner>,

@@ -176,14 +176,16 @@ impl MessengerConfig {
     }
 
     /// How many messages of one peer, and how many bytes of them, may wait here to be dispatched, or be on their way: 4096 and 1
-    /// MiB. Beyond it that peer's sends return [`Sent::Retry`](super::Sent::Retry); all else goes on.
+    /// MiB; at least one message, and as many bytes as the [eager limit](Self::with_eager_limit). Beyond it that peer's sends return
+    /// [`Sent::Retry`](super::Sent::Retry); all else goes on.
     #[must_use]
     pub fn with_inbox(mut self, messages: usize, bytes: usize) -> Self {
         (self.limits.inbox_messages, self.limits.inbox_bytes) = (messages, bytes);
         self
     }
 
-    /// How many bytes for one peer may wait here to be sent; 256 KiB. Beyond it sends return
+    /// How many bytes for one peer may wait here to be sent; 256 KiB, at least the [eager limit](Self::with_eager_limit). Beyond it
+    /// sends return
     /// [`Sent::Retry`](super::Sent::Retry).
     #[must_use]
     pub fn with_send_buffer(mut self, bytes: usize) -> Self {

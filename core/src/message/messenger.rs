@@ -74,8 +74,9 @@ impl Messenger {
         Self::start(rank, config, |_| Ok(Vec::new()))
     }
 
-    /// As [`new`](Self::new), with the rank and the secret of `bootstrap`; learns the addresses of all its ranks, for
-    /// [`peer`](Self::peer). Collective; connects to nobody.
+    /// As [`new`](Self::new), with the rank of `bootstrap`, and with its secret unless `config` has one; learns the addresses of all its
+    /// ranks, for [`peer`](Self::peer). Collective; connects to nobody. A bootstrap without a secret, such as one of
+    /// [`bootstrap::local`](crate::bootstrap::local), needs [`MessengerConfig::with_secret`], the same on all ranks.
     ///
     /// # Errors
     /// As [`new`](Self::new), and those of the bootstrap.

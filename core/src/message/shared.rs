@@ -137,7 +137,8 @@ impl SharedMemory {
         self.len() == 0
     }
 
-    /// Whether peers of the same host can map it, which they do up to 1 TiB; otherwise they read it through its owner.
+    /// Whether it has a descriptor to give to peers of the same host. They map what has one if it is no longer than 1 TiB, and read all
+    /// else through its owner.
     pub fn is_mappable(&self) -> bool {
         self.inner.memory.descriptor().is_some()
     }

@@ -1,4 +1,5 @@
 //! Setting something up together with a peer: what was asked for at both ends, matched by kind, peer and tag.
+//! Semaphores of all flavours are of one kind.
 
 #[cfg(test)]
 mod agreement;
