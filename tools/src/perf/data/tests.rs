@@ -153,7 +153,16 @@ fn compare(expected: Expected, indices: &[u64], backwards: bool, rounds_between:
         if backwards {
             inputs.reverse();
         }
-        let round = |value| if rounds_between { number(ty, &element(ty, value)) } else { value };
+        let round = |value| {
+            if !rounds_between {
+                return value;
+            }
+            let rounded = number(ty, &element(ty, value));
+            if let (Number::Real(exact), Number::Real(rounded)) = (value, rounded) {
+                assert_eq!(exact, rounded, "{expected:?} {index}");
+            }
+            rounded
+        };
         let right = element(ty, reduced(ty, expected.op, &inputs, round));
         assert_eq!(expected.wrong(index, &right), 0, "{expected:?} {index}: {inputs:?} {right:02x?}");
     }
