@@ -170,6 +170,17 @@ impl Link {
         lock(&self.inner.out).closing = true;
         self.inner.service.close(self.inner.id);
     }
+
+    /// Closes the link at once because of `why`, which all waiting and later calls return; what was not sent yet is dropped. The
+    /// handler is not told.
+    pub fn give_up(&self, why: &Error) {
+        let mut out = lock(&self.inner.out);
+        out.failed.get_or_insert_with(|| why.clone());
+        out.queue.clear();
+        drop(out);
+        self.inner.drained.notify_all();
+        self.close();
+    }
 }
 
 impl Outbound {
