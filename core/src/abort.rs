@@ -38,12 +38,22 @@ impl AbortCause {
     /// The error that operation `op` returns.
     pub(crate) fn to_error(&self, op: &'static str) -> Error {
         match (self.kind, self.rank) {
-            (ErrorKind::PeerLost, Some(rank)) => Error::peer_lost(op, rank, &self.reason),
+            (ErrorKind::PeerLost, Some(rank)) => Error::peer_lost(op, rank, self.printable_reason()),
             (kind, Some(rank)) => {
-                Error::new(kind, op, format!("aborted by rank {rank}: {}", self.reason)).with_peer(rank)
+                let text = format!("aborted by rank {rank}: {}", self.printable_reason());
+                Error::new(kind, op, text).with_peer(rank)
             }
-            (kind, None) => Error::new(kind, op, format!("aborted: {}", self.reason)),
+            (kind, None) => Error::new(kind, op, format!("aborted: {}", self.printable_reason())),
         }
+    }
+
+    /// The reason without characters that a terminal would obey: a program, here or at a peer, may have put anything there.
+    fn printable_reason(&self) -> String {
+        let mut text = String::with_capacity(self.reason.len());
+        for c in self.reason.chars() {
+            if c.is_control() { text.extend(c.escape_debug()) } else { text.push(c) }
+        }
+        text
     }
 }
 
@@ -84,7 +94,7 @@ impl Abort {
             return false;
         }
         let Some(cause) = self.shared.cause.get() else { return false };
-        log::debug!("abort raised: {} (rank {:?})", cause.reason, cause.rank);
+        log::debug!("abort raised: {} (rank {:?})", cause.printable_reason(), cause.rank);
         let listeners = {
             let outlets = lock(&self.shared.outlets);
             outlets.words.iter().for_each(AbortWord::raise);
@@ -236,154 +246,7 @@ impl<R: Copy> fmt::Debug for AbortRecordCell<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sync::raw::{AtomicU32, Ordering};
-
-    struct Counter(AtomicU32);
-
-    impl AbortListener for Counter {
-        fn aborted(&self, _: &AbortCause) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn word() -> AbortWord {
-        let memory = Arc::new(AtomicU32::new(0));
-        // SAFETY: the atomic lives as long as the `Arc` that the word keeps.
-        unsafe { AbortWord::from_ptr(NonNull::new(memory.as_ptr()).unwrap(), memory) }
-    }
-
-    #[test]
-    fn of_many_threads_exactly_one_cause_wins() {
-        let abort = Abort::new();
-        assert!(abort.check("wait").is_ok());
-        let won: Vec<u32> = std::thread::scope(|s| {
-            let threads: Vec<_> = (0..8)
-                .map(|rank| {
-                    let abort = abort.clone();
-                    s.spawn(move || abort.abort(AbortCause::peer_lost(rank, "killed")).then_some(rank))
-                })
-                .collect();
-            threads.into_iter().filter_map(|t| t.join().unwrap()).collect()
-        });
-        assert_eq!(won.len(), 1);
-        let error = abort.check("wait").unwrap_err();
-        assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(won[0])));
-    }
-
-    #[test]
-    fn words_and_listeners_see_it_whether_early_or_late() {
-        let abort = Abort::new();
-        let counter = Arc::new(Counter(AtomicU32::new(0)));
-        let listener: Arc<dyn AbortListener> = counter.clone();
-        let (early, late) = (word(), word());
-        abort.attach(early.clone());
-        abort.listen(&listener);
-        assert!(!early.is_raised());
-        abort.abort(AbortCause::requested(2, "user"));
-        abort.attach(late.clone());
-        abort.listen(&listener);
-        assert!(early.is_raised() && late.is_raised());
-        assert_eq!(counter.0.load(Ordering::Relaxed), 2);
-    }
-
-    #[test]
-    fn all_living_listeners_hear_it_and_those_that_are_gone_are_forgotten() {
-        let abort = Abort::new();
-        let counters = [0, 1, 2].map(|_| Arc::new(Counter(AtomicU32::new(0))));
-        let listeners = counters.each_ref().map(|counter| counter.clone() as Arc<dyn AbortListener>);
-        for listener in &listeners {
-            abort.listen(listener);
-            abort.listen(&(Arc::new(Counter(AtomicU32::new(0))) as Arc<dyn AbortListener>));
-        }
-        assert_eq!(lock(&abort.shared.outlets).listeners.len(), 4, "the last of those that are gone, too");
-        abort.abort(AbortCause::requested(2, "user"));
-        assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [1, 1, 1]);
-    }
-
-    #[test]
-    fn a_record_is_read_only_when_complete() {
-        #[repr(C)]
-        struct Record([AtomicU32; 2]);
-        let memory = Arc::new(Record([AtomicU32::new(1), AtomicU32::new(42)]));
-        let at = NonNull::from(&memory.0).cast::<[u32; 2]>();
-        // SAFETY: two words inside the `Arc` that the cell keeps; only atomics write them.
-        let cell = unsafe { AbortRecordCell::from_ptr(at, memory.clone()) };
-        assert_eq!(cell.read(2), None);
-        memory.0[0].store(2, Ordering::Release);
-        assert_eq!(cell.read(2), Some([2, 42]));
-    }
-}
+mod tests;
 
 #[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use crate::sync::{AtomicU32, Ordering};
-
-    struct Counter {
-        told: AtomicU32,
-        rank: AtomicU32,
-    }
-
-    impl Counter {
-        fn new() -> Arc<Self> {
-            Arc::new(Self { told: AtomicU32::new(0), rank: AtomicU32::new(u32::MAX) })
-        }
-    }
-
-    impl AbortListener for Counter {
-        fn aborted(&self, cause: &AbortCause) {
-            self.told.fetch_add(1, Ordering::Relaxed);
-            self.rank.store(cause.rank.unwrap_or(u32::MAX), Ordering::Relaxed);
-        }
-    }
-
-    fn word() -> AbortWord {
-        let memory = Arc::new(raw::AtomicU32::new(0));
-        // SAFETY: the atomic lives as long as the `Arc` that the word keeps.
-        unsafe { AbortWord::from_ptr(NonNull::new(memory.as_ptr()).unwrap(), memory) }
-    }
-
-    /// Two ranks abort at the same time: one cause wins, and every listener is called once, with that cause.
-    #[test]
-    fn loom_the_first_cause_wins_and_is_told_once() {
-        loom::model(|| {
-            let abort = Abort::new();
-            let counter = Counter::new();
-            let listener: Arc<dyn AbortListener> = counter.clone();
-            abort.listen(&listener);
-            let other = abort.clone();
-            let thread = loom::thread::spawn(move || {
-                let won = other.abort(AbortCause::peer_lost(1, "killed"));
-                // The losing thread sees the winning cause at once.
-                (won, other.cause().unwrap().rank.unwrap())
-            });
-            let here =
-                (abort.abort(AbortCause::peer_lost(0, "killed")), abort.cause().unwrap().rank.unwrap());
-            let there = thread.join().unwrap();
-            assert!(here.0 != there.0, "exactly one wins");
-            let winner = if here.0 { 0 } else { 1 };
-            assert_eq!((here.1, there.1), (winner, winner));
-            assert_eq!(counter.told.load(Ordering::Relaxed), 1);
-            assert_eq!(counter.rank.load(Ordering::Relaxed), winner);
-        });
-    }
-
-    /// A listener and a word that are attached while the abort happens are neither missed nor told twice.
-    #[test]
-    fn loom_attached_meanwhile_hears_it_exactly_once() {
-        loom::model(|| {
-            let abort = Abort::new();
-            let other = abort.clone();
-            let thread = loom::thread::spawn(move || other.abort(AbortCause::requested(1, "enough")));
-            let (counter, word) = (Counter::new(), word());
-            let listener: Arc<dyn AbortListener> = counter.clone();
-            abort.listen(&listener);
-            abort.attach(word.clone());
-            assert!(thread.join().unwrap());
-            assert_eq!(counter.told.load(Ordering::Relaxed), 1);
-            assert!(word.is_raised());
-        });
-    }
-}
+mod models;

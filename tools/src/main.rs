@@ -117,6 +117,9 @@ fn execute() -> Result<ExitCode> {
     if !matches!(command, Some(Command::Run(_))) {
         Launch::from_env().map_err(Refusal::new)?;
     }
+    if !matches!(command, Some(Command::Plan(_))) {
+        variables::check_interfaces(Env::get()?).map_err(Refusal::new)?;
+    }
     match command {
         Some(Command::Info(args)) => info::execute(&args),
         Some(Command::Run(args)) => run::execute(&args),
@@ -145,6 +148,7 @@ fn read_environment() -> Result<()> {
     // The software device reads its own variables, when it is first used.
     cuda_soft::Config::from_env().map_err(Refusal::new)?;
     variables::check_tuning(env).map_err(Refusal::new)?;
+    variables::check_unique_id(env).map_err(Refusal::new)?;
     if let Err(error) = aqueduct::logging::init() {
         say(format_args!("aqueduct: {error}"));
     }

@@ -1,7 +1,7 @@
 //! The address at which ranks meet, as users write it, and what may be wrong with it.
 #![forbid(unsafe_code)]
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -28,6 +28,9 @@ pub(super) fn parse(text: &str) -> Result<(Option<&str>, SocketAddr)> {
         return refuse(
             "it stands for every address of a host; name the one at which the others reach rank 0",
         );
+    }
+    if address.ip().is_multicast() || address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return refuse("it stands for many hosts at once; name the one at which the others reach rank 0");
     }
     if matches!(address.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local()) {
         return refuse(
@@ -98,6 +101,9 @@ mod tests {
             ("0.0.0.0:29500", "every address of a host"),
             ("[::]:29500", "every address of a host"),
             ("eth0:[fe80::1]:29500", "an address of the local link"),
+            ("255.255.255.255:29500", "many hosts at once"),
+            ("224.0.0.1:29500", "many hosts at once"),
+            ("eth0:[ff02::1]:29500", "many hosts at once"),
         ] {
             let error = parse(text).unwrap_err();
             assert_eq!((error.op(), error.kind()), (OP, ErrorKind::InvalidUsage), "{text}");

@@ -50,6 +50,9 @@ pub trait Bootstrap: Debug + Send + Sync {
 
     /// Sends `bytes` to `peer`. Returns when the message is on its way, without waiting for the peer to receive
     /// it. Sending to oneself is allowed.
+    ///
+    /// A `Timeout` says that the message is not all on its way yet. It is not taken back: it may still arrive, whole, before later
+    /// messages, so sending it again can deliver it twice.
     fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: Deadline) -> Result<()>;
 
     /// Receives the next message that `peer` sent with `tag`, waiting for it until `deadline`.

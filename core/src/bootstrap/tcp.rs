@@ -160,7 +160,7 @@ impl TcpBootstrap {
             return Ok(link.clone());
         }
         if let Some(error) = self.peers.mailbox.lost(peer) {
-            return Err(error);
+            return Err(error.of("send"));
         }
         let link = match self.peers.open_link_or_connecting(peer) {
             Some(link) => link,
@@ -208,9 +208,8 @@ impl Bootstrap for TcpBootstrap {
         let mut w = Writer::new();
         w.u64(tag).raw(bytes);
         let link = self.link_to(peer, deadline)?;
-        link.post(MESSAGE, w.as_bytes())?;
         // Wait until the kernel has it, so that dropping the bootstrap right after this loses nothing.
-        link.flush(deadline)
+        link.post(MESSAGE, w.as_bytes()).and_then(|()| link.flush(deadline)).map_err(|error| error.of("send"))
     }
 
     fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
@@ -280,8 +279,9 @@ impl Peers {
         }
         for (link, why) in silent {
             let peer = link.peer().from;
-            link.close();
-            self.closed(peer, &link, &Error::peer_lost("recv", peer, why));
+            let why = Error::peer_lost("recv", peer, why);
+            link.give_up(&why);
+            self.closed(peer, &link, &why);
         }
     }
 

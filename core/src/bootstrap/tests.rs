@@ -10,6 +10,8 @@ use crate::error::Result;
 use crate::error::{Error, ErrorKind};
 use crate::net::{Claims, interfaces};
 
+mod silence;
+
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }

@@ -29,8 +29,8 @@ impl HostBuffer {
     /// `len` bytes.
     ///
     /// # Errors
-    /// `InvalidUsage` for zero bytes; an error of the system, for example because the address space is not that
-    /// large.
+    /// `InvalidUsage` for zero bytes, and for more than `isize::MAX`; an error of the system, for example because the address space
+    /// is not that large.
     pub fn new(context: &Context, len: usize) -> Result<Self> {
         Ok(Self::over(context, Segment::create(len)?))
     }

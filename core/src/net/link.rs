@@ -18,6 +18,10 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 /// Bytes that may wait in a link. If more wait, the peer does not read, and posting is an error.
 const MAX_QUEUED: u64 = 64 << 20;
 
+/// Bytes written in one turn. A peer that reads as fast as it is written to would otherwise hold the caller, and whoever waits for
+/// the lock, until a long message is sent, past every deadline.
+const TURN: usize = 1 << 20;
+
 /// Requests of a link to the thread that serves it.
 pub(super) trait LinkService: Debug + Send + Sync {
     /// Watches a socket for `events` under the number `id`.
@@ -170,6 +174,17 @@ impl Link {
         lock(&self.inner.out).closing = true;
         self.inner.service.close(self.inner.id);
     }
+
+    /// Closes the link at once because of `why`, which all waiting and later calls return; what was not sent yet is dropped. The
+    /// handler is not told.
+    pub fn give_up(&self, why: &Error) {
+        let mut out = lock(&self.inner.out);
+        out.failed.get_or_insert_with(|| why.clone());
+        out.queue.clear();
+        drop(out);
+        self.inner.drained.notify_all();
+        self.close();
+    }
 }
 
 impl Outbound {
@@ -230,11 +245,18 @@ impl LinkInner {
     }
 
     fn write_some(&self, out: &mut Outbound) {
+        let mut room = TURN;
         while let Some(chunk) = out.queue.front_mut() {
+            if room == 0 {
+                // The service thread goes on: the socket may well take more.
+                return self.watch_for_room(out);
+            }
             let fds: Vec<_> = chunk.fds.iter().map(AsFd::as_fd).collect();
-            match self.raw.write(&chunk.bytes[chunk.written..], &fds) {
+            let part = &chunk.bytes[chunk.written..];
+            match self.raw.write(&part[..part.len().min(room)], &fds) {
                 Ok(0) => return self.break_off(out, io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
+                    room -= count;
                     chunk.fds.clear();
                     chunk.written += count;
                     out.written += count as u64;
@@ -242,13 +264,7 @@ impl LinkInner {
                         out.queue.pop_front();
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !out.watching {
-                        out.watching = true;
-                        self.service.watch(self.raw.fd(), sys::READ | sys::WRITE, self.id);
-                    }
-                    return;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.watch_for_room(out),
                 Err(error) if sys::exhausted(&error) => {
                     log::debug!("descriptors for rank {} wait to be sent: {error}", self.peer.from);
                     return self.service.rest(self.id);
@@ -261,6 +277,14 @@ impl LinkInner {
             self.service.watch(self.raw.fd(), sys::READ, self.id);
         }
         self.drained.notify_all();
+    }
+
+    /// Has the service thread send the rest when the socket takes more.
+    fn watch_for_room(&self, out: &mut Outbound) {
+        if !out.watching {
+            out.watching = true;
+            self.service.watch(self.raw.fd(), sys::READ | sys::WRITE, self.id);
+        }
     }
 
     fn break_off(&self, out: &mut Outbound, error: io::Error) {
@@ -276,107 +300,8 @@ impl LinkInner {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 #[cfg(all(test, loom))]
-mod models {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::sync::AtomicU32;
-
-    /// A socket that is full until somebody makes room, and takes a byte at a time then.
-    #[derive(Debug)]
-    struct Narrow {
-        room: Arc<AtomicU32>,
-        file: std::fs::File,
-    }
-
-    impl RawStream for Narrow {
-        fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
-            Err(io::ErrorKind::WouldBlock.into())
-        }
-
-        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
-            match self.room.load(Ordering::Acquire) {
-                0 => Err(io::ErrorKind::WouldBlock.into()),
-                _ => Ok(from.len()),
-            }
-        }
-
-        fn shutdown(&self, _: bool) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn fd(&self) -> BorrowedFd<'_> {
-            self.file.as_fd()
-        }
-    }
-
-    /// A service thread that does nothing.
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl LinkService for Nobody {
-        fn register(&self, _: BorrowedFd<'_>, _: u32, _: u64) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn unregister(&self, _: BorrowedFd<'_>) {}
-
-        fn watch(&self, _: BorrowedFd<'_>, _: u32, _: u64) {}
-
-        fn close(&self, _: u64) {}
-
-        fn failed(&self, _: u64) {}
-
-        fn rest(&self, _: u64) {}
-    }
-
-    fn link() -> (Link, Arc<AtomicU32>) {
-        let room = Arc::new(AtomicU32::new(0));
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
-        let raw = Box::new(Narrow { room: room.clone(), file });
-        (Link::new(1, raw, claims, 64, Arc::new(Nobody)), room)
-    }
-
-    /// A frame that met a full socket is sent by the service thread, and a flush of it always ends.
-    #[test]
-    fn loom_a_flush_is_woken_when_the_socket_takes_more() {
-        loom::model(|| {
-            let (link, room) = link();
-            let service = link.clone();
-            let thread = loom::thread::spawn(move || {
-                room.store(1, Ordering::Release);
-                service.inner.writable();
-            });
-            link.post(1, b"x").unwrap();
-            // If the service thread looked before the post, epoll makes it look again.
-            let service = link.clone();
-            let again = loom::thread::spawn(move || {
-                thread.join().unwrap();
-                service.inner.writable();
-            });
-            link.flush(Deadline::after(Duration::MAX)).unwrap();
-            again.join().unwrap();
-        });
-    }
-
-    /// A flush ends with the reason when the link fails, whichever comes first.
-    #[test]
-    fn loom_a_flush_is_woken_when_the_link_fails() {
-        loom::model(|| {
-            let (link, _room) = link();
-            let service = link.clone();
-            let thread = loom::thread::spawn(move || {
-                service.inner.fail(Error::peer_lost("recv", 1, "its connection ended"));
-            });
-            let posted = link.post(1, b"x");
-            let flushed = link.flush(Deadline::after(Duration::MAX));
-            if posted.is_ok() {
-                assert_eq!(flushed.unwrap_err().peer(), Some(1), "what was posted was never sent");
-            }
-            thread.join().unwrap();
-            assert!(link.post(1, b"y").is_err());
-        });
-    }
-}
+mod models;

@@ -14,7 +14,7 @@ pub enum Idle {
     #[default]
     Yield,
     /// Polls as `Yield` does; after about a thousand polls in vain, sleeps for the given time before each. An idle proxy then
-    /// costs next to nothing, and a trigger may wait that long.
+    /// costs next to nothing, and a trigger may wait that long; stopping the proxy wakes it.
     Sleep(Duration),
 }
 
@@ -90,12 +90,12 @@ impl Idler {
         self.polls = 0;
     }
 
-    /// Pauses after a poll in vain. `waiting`: work is under way, so do not sleep.
+    /// Pauses after a poll in vain. `waiting`: work is under way, so do not sleep. Unparking the thread ends a sleep.
     pub(super) fn pause(&mut self, waiting: bool) {
         self.polls = self.polls.saturating_add(1);
         match self.idle {
             Idle::Spin => std::hint::spin_loop(),
-            Idle::Sleep(pause) if self.polls > BEFORE_SLEEP && !waiting => std::thread::sleep(pause),
+            Idle::Sleep(pause) if self.polls > BEFORE_SLEEP && !waiting => std::thread::park_timeout(pause),
             Idle::Yield | Idle::Sleep(_) if self.polls.is_multiple_of(YIELD_EVERY) => {
                 std::thread::yield_now()
             }

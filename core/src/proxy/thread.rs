@@ -66,6 +66,8 @@ const FIFO: usize = 0;
 const BURST: u32 = 64;
 /// How long a dropped proxy handles what was pushed before.
 const DRAIN_AFTER_DROP: Duration = Duration::from_secs(10);
+/// How long after its deadline [`Proxy::stop`] gives a thread that keeps the deadline to say what is unhandled.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 
 impl Proxy {
     /// Starts a proxy for the kernels of `context`. Returns when [`ProxyHandler::init`] has returned, however long that takes.
@@ -142,20 +144,32 @@ impl Proxy {
     /// leave. Kernels may be pushing meanwhile.
     ///
     /// # Errors
-    /// `Timeout` if triggers were still unhandled at the deadline; the proxy then ends without handling them. The failure
-    /// that ended the proxy, if one did.
+    /// `Timeout` if triggers were still unhandled at the deadline, or a handler has not returned; the proxy then ends without
+    /// handling more. The failure that ended the proxy, if one did.
     pub fn stop(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
-        self.shared.drain(deadline);
-        // The thread keeps the deadline itself, unless a handler does not return.
-        let late = Deadline::after(deadline.remaining() + Duration::from_secs(1));
+        self.begin_stop(deadline);
+        self.end_stop(Self::latest(deadline))
+    }
+
+    /// When a call that stops proxies until `deadline` returns at the latest.
+    pub(super) fn latest(deadline: Deadline) -> Deadline {
+        // The thread keeps the deadline itself, and knows best what is unhandled.
+        Deadline::after(deadline.remaining() + LAST_WORDS)
+    }
+
+    /// The wait of [`stop`](Self::stop), after [`begin_stop`](Self::begin_stop).
+    pub(super) fn end_stop(&self, latest: Deadline) -> Result<()> {
         let mut backoff = Backoff::new();
         while !self.is_over() {
-            if late.expired() {
-                let message = "the handler has not returned; its thread goes on by itself";
+            if latest.expired() {
+                // The reason may be known while the device is still to close the FIFO.
+                self.shared.failure.check()?;
+                let message = "the handler has not returned, or the device has not closed the FIFO; the proxy's thread \
+                               ends by itself once they have";
                 return Err(Error::timeout("Proxy::stop", message));
             }
-            backoff.pause(late);
+            backoff.pause(latest);
         }
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
@@ -171,12 +185,16 @@ impl Proxy {
     /// [`stop`](Self::stop) without the wait.
     pub(super) fn begin_stop(&self, deadline: Deadline) {
         self.shared.drain(deadline);
+        // It may sleep for longer than the deadline.
+        if let Some(thread) = lock(&self.thread).as_ref() {
+            thread.thread().unpark();
+        }
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.drain(Deadline::after(DRAIN_AFTER_DROP));
+        self.begin_stop(Deadline::after(DRAIN_AFTER_DROP));
     }
 }
 
@@ -274,7 +292,8 @@ impl<H: ProxyHandler> Worker<H> {
             if taken > 0 {
                 self.idler.reset();
             } else {
-                self.idler.pause(waiting);
+                // One that is to end keeps its deadline, and does not sleep.
+                self.idler.pause(waiting || closed);
             }
         }
     }

@@ -37,6 +37,9 @@ impl Segment {
         if len == 0 {
             return Err(Error::usage("memfd", "a segment of 0 bytes is not possible; ask for at least 1"));
         }
+        if isize::try_from(len).is_err() {
+            return Err(Error::usage("memfd", format!("{len} bytes are more than memory can have")));
+        }
         let failed = |error| Error::system("memfd", format!("cannot create a segment of {len} bytes"), error);
         let file = create(len).map_err(failed)?;
         add_seals(&file, SEALS).map_err(failed)?;
@@ -180,7 +183,9 @@ mod tests {
         let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
         assert_eq!(Segment::open(zero.into(), 64).unwrap_err().kind(), ErrorKind::Remote);
         assert_eq!(Segment::create(0).unwrap_err().kind(), ErrorKind::InvalidUsage);
-        assert_eq!(Segment::create(usize::MAX).unwrap_err().kind(), ErrorKind::System);
+        let too_many = Segment::create(usize::MAX).unwrap_err();
+        assert_eq!(too_many.kind(), ErrorKind::InvalidUsage);
+        assert!(too_many.message().contains("more than memory can have"), "{too_many}");
         assert_eq!(Segment::create(1 << 60).unwrap_err().kind(), ErrorKind::System);
     }
 }

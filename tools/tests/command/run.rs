@@ -307,7 +307,7 @@ fn a_stale_unique_id_is_an_error_in_time() {
     assert!(outcome.time < PROMPT, "{:?}", outcome.time);
     assert!(!outcome.stderr.contains(id.trim()), "the id is a secret");
     // A truncated id is refused.
-    run(command.env("AQUEDUCT_UNIQUE_ID", &id[..100])).exited(1).says(&["100 characters instead of 256"]);
+    run(command.env("AQUEDUCT_UNIQUE_ID", &id[..100])).exited(2).says(&["100 characters instead of 256"]);
 }
 
 #[test]

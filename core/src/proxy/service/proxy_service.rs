@@ -270,7 +270,8 @@ impl ProxyService {
         let deadline = deadline.into();
         let shards = &self.inner.shards;
         shards.iter().for_each(|shard| shard.proxy.begin_stop(deadline));
-        shards.iter().map(|shard| shard.proxy.stop(deadline)).fold(Ok(()), Result::and)
+        let latest = Proxy::latest(deadline);
+        shards.iter().map(|shard| shard.proxy.end_stop(latest)).fold(Ok(()), Result::and)
     }
 }
 

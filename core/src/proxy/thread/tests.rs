@@ -1,9 +1,12 @@
 //! A proxy alone, without kernels.
 
+use std::time::Instant;
+
 use aqueduct_ptx::abi::ProxyTrigger;
 
 use super::*;
 use crate::gpu::{Device, Driver};
+use crate::proxy::config::Idle;
 use crate::proxy::words::tests::once_raised;
 
 /// Tells whether its calls come on a service thread.
@@ -103,4 +106,63 @@ fn the_reason_of_a_failure_is_there_when_kernels_are_told() {
     let reason = answered.recv_timeout(Duration::from_secs(60)).expect("kernels are told").unwrap_err();
     assert_eq!(reason.message(), "on purpose");
     assert!(proxy.stop(Duration::from_secs(20)).is_err());
+}
+
+/// A handler that does not return until the test lets it.
+struct Stuck(mpsc::Receiver<()>);
+
+impl ProxyHandler for Stuck {
+    fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    fn progress(&mut self) -> Result<bool> {
+        // An error says that the test is over.
+        let _ = self.0.recv();
+        Ok(false)
+    }
+}
+
+#[test]
+fn stop_returns_at_its_deadline_though_the_handler_does_not() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let (release, stuck) = mpsc::channel();
+    let proxy = Proxy::start(&context, ProxyConfig::default(), Stuck(stuck)).unwrap();
+    for ms in [0, 100] {
+        let (deadline, since) = (Duration::from_millis(ms), Instant::now());
+        let late = proxy.stop(deadline).unwrap_err();
+        let over = since.elapsed().saturating_sub(deadline);
+        assert!(over < Duration::from_millis(800), "{over:?} after a deadline of {ms} ms");
+        assert_eq!(late.kind(), ErrorKind::Timeout);
+        assert!(late.message().contains("the handler has not returned"), "{late}");
+    }
+    drop(release);
+    // The first deadline stands. It has passed, so the proxy may have found no time to close its FIFO.
+    if let Err(error) = proxy.stop(Duration::from_secs(20)) {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    }
+}
+
+#[test]
+fn a_proxy_that_sleeps_wakes_to_stop() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let config = ProxyConfig::default().with_idle(Idle::Sleep(Duration::from_secs(60)));
+    let idle = Busy::default();
+    let (over, rounds) = &*idle.0;
+    over.store(1, Ordering::Release);
+    let proxy = Proxy::start(&context, config, idle.clone()).unwrap();
+    let (deadline, mut before) = (Deadline::after(Duration::from_secs(60)), 0);
+    // It sleeps once its rounds do not go on.
+    loop {
+        let now = rounds.load(Ordering::Relaxed);
+        if now > 1024 && now == before {
+            break;
+        }
+        assert!(!deadline.expired(), "it does not sleep");
+        before = now;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    proxy.stop(Duration::from_secs(10)).unwrap();
 }

@@ -1,0 +1,82 @@
+//! A link over a socket whose peer reads as fast as it is written to.
+
+use std::time::Duration;
+
+use super::*;
+use crate::sync::AtomicU64;
+
+/// Takes a part of every write, and is never full.
+#[derive(Debug)]
+struct Open {
+    taken: Arc<AtomicU64>,
+    file: std::fs::File,
+}
+
+impl RawStream for Open {
+    fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let part = from.len().min(100_000);
+        self.taken.fetch_add(part as u64, Ordering::Relaxed);
+        Ok(part)
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A service thread that counts how often it is asked to tell when a socket takes more.
+#[derive(Debug, Default)]
+struct Asked(AtomicU64);
+
+impl LinkService for Asked {
+    fn register(&self, _: BorrowedFd<'_>, _: u32, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn unregister(&self, _: BorrowedFd<'_>) {}
+
+    fn watch(&self, _: BorrowedFd<'_>, events: u32, _: u64) {
+        self.0.fetch_add(u64::from(events & sys::WRITE != 0), Ordering::Relaxed);
+    }
+
+    fn close(&self, _: u64) {}
+
+    fn failed(&self, _: u64) {}
+
+    fn rest(&self, _: u64) {}
+}
+
+/// Otherwise a long message holds its sender, and everybody who waits for the lock, past every deadline.
+#[test]
+fn one_turn_writes_a_bounded_part_of_a_long_message() {
+    const LONG: usize = 16 << 20;
+    const MOST: u64 = 1 << 20;
+    let (taken, service) = (Arc::new(AtomicU64::new(0)), Arc::new(Asked::default()));
+    let raw = Box::new(Open { taken: taken.clone(), file: std::fs::File::open("/dev/null").unwrap() });
+    let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
+    let link = Link::new(1, raw, claims, u32::MAX, service.clone());
+    link.post(1, &vec![7; LONG]).unwrap();
+    assert!(taken.load(Ordering::Relaxed) <= MOST, "{taken:?} bytes in one turn");
+    assert_eq!(service.0.load(Ordering::Relaxed), 1, "the service thread goes on");
+    let late = link.flush(Deadline::after(Duration::ZERO)).unwrap_err();
+    assert_eq!((late.kind(), late.peer()), (ErrorKind::Timeout, Some(1)));
+    // A short message behind it waits for its turn.
+    link.post(1, b"short").unwrap();
+    let mut turns = 0;
+    while link.flush(Deadline::after(Duration::ZERO)).is_err() {
+        let before = taken.load(Ordering::Relaxed);
+        link.inner.writable();
+        assert!((1..=MOST).contains(&(taken.load(Ordering::Relaxed) - before)));
+        turns += 1;
+    }
+    assert!((15..=17).contains(&turns), "{turns} turns");
+    assert_eq!(taken.load(Ordering::Relaxed), link.sent());
+}
