@@ -101,7 +101,7 @@ impl Communicator {
 
     /// Creates everything that was asked for since the last call, together with the peers, which call it too.
     ///
-    /// Items are matched by kind, peer and tag, never by the order of calls, and each is created as soon as both ends
+    /// Items are matched by kind, peer and tag (semaphores of all flavours are one kind), never by the order of calls, and each is created as soon as both ends
     /// are ready, which needs the peer's `setup` to run as well. If later calls ask for the same kind, peer and tag
     /// again, the n-th item of one rank belongs to the n-th of the other, failed ones included. An item that fails at
     /// one end fails at both, and so does everything built on it; the other items are created.

@@ -149,7 +149,7 @@ impl Structure<'_> {
             Op::Signal { channel: used, .. } | Op::Wait { channel: used, .. } => *used == channel,
             Op::Flush { channel: used } => *used == channel.index && channel.kind == ChannelKind::Port,
             Op::Port(put) => put.channel == channel.index && channel.kind == ChannelKind::Port,
-            Op::Move(moved) => channel.kind == ChannelKind::Memory && operands(moved).any(|one| reaches(one)),
+            Op::Move(moved) => channel.kind == ChannelKind::Memory && operands(moved).any(reaches),
             _ => false,
         })
     }
@@ -174,7 +174,7 @@ impl Structure<'_> {
             };
             let uses =
                 |operand: &Operand| matches!(operand.place, Place::Switch(used) if used as usize == index);
-            let first = |op: &Op| matches!(op, Op::Move(moved) if operands(moved).any(|one| uses(one)));
+            let first = |op: &Op| matches!(op, Op::Move(moved) if operands(moved).any(uses));
             self.add(FindingKind::Bounds, Position::first(self.plan, rank, first), message);
         }
     }
