@@ -102,7 +102,7 @@ fn standard_output_that_cannot_be_written_is_an_error() {
 fn an_interrupt_keeps_the_rows_so_far() {
     let (json, csv) = (temporary("cut.jsonl"), temporary("cut.csv"));
     let arguments =
-        ["all-reduce", "-b", "8", "-e", "8M", "-f", "1048576", "-n", "100000", "-w", "0", "-c", "0"];
+        ["all-reduce", "-b", "8", "-e", "8M", "-f", "1048576", "-n", "10000", "-w", "0", "-c", "0"];
     let files = ["-J", json.to_str().unwrap(), "--csv", csv.to_str().unwrap()];
     // The first size is quick enough with plain calls, the second takes minutes.
     let job = start(&mut perf_command("1", &[&arguments[..], &files].concat()));
