@@ -119,6 +119,13 @@ fn a_launch_behind_one_that_gave_up_tells_nothing() {
     }
 }
 
+/// A block of a launch that goes on with a call may begin while another one of it gives up: each looks at the claim that the other takes.
+#[test]
+fn blocks_begin_while_others_of_their_launch_give_up() {
+    let follows = Kernel { follows: true, ..kernel(2, Element::U8, vec![Step::Wait(vec![wait(0)])]) };
+    assert_eq!(lonely_by(follows, 2), (Operation::WAIT.0, 0));
+}
+
 /// A loop's first turn tells the peer and then gives up, so the second tells nothing.
 #[test]
 fn a_loop_that_gave_up_tells_nothing_in_its_next_turn() {
