@@ -47,7 +47,7 @@ pub fn environment(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// A plan of faults.
+/// Rules of faults.
 pub fn faults(bytes: &[u8]) -> Option<Vec<u8>> {
     Rules::parse(str::from_utf8(bytes).ok()?).ok().map(|rules| format!("{rules:?}").into_bytes())
 }

@@ -117,7 +117,7 @@ fn execute() -> Result<ExitCode> {
     if !matches!(command, Some(Command::Run(_))) {
         Launch::from_env().map_err(Refusal::new)?;
     }
-    if !matches!(command, Some(Command::Plan(_))) {
+    if !matches!(&command, Some(Command::Plan(args)) if !args.opens_sockets()) {
         variables::check_interfaces(Env::get()?).map_err(Refusal::new)?;
     }
     match command {

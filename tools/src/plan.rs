@@ -28,6 +28,13 @@ pub(crate) struct Args {
     command: Command,
 }
 
+impl Args {
+    /// Whether it runs as a rank of a job.
+    pub(crate) fn opens_sockets(&self) -> bool {
+        matches!(self.command, Command::Run(_))
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Find what is wrong with plans: exit code 0 if nothing is, 1 if something is

@@ -40,8 +40,8 @@ impl Communicator {
     /// mapped there.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received, or is registered for no
-    /// transport; `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
+    /// As for [`connect`](Self::connect); `InvalidUsage` for memory that was received, belongs to another rank of this process, or is
+    /// registered for no transport; `Unsupported`, naming how to allocate it, for memory that the peer cannot open.
     pub fn send_memory(&self, memory: &RegisteredMemory, peer: u32, tag: u64) -> Result<Pending<()>> {
         self.enqueue_send(memory, self.user_key(Kind::MemorySend, peer, tag)?)
     }
@@ -101,8 +101,8 @@ impl Communicator {
 
     /// Creates everything that was asked for since the last call, together with the peers, which call it too.
     ///
-    /// Items are matched by kind, peer and tag (semaphores of all flavours are one kind), never by the order of calls, and each is created as soon as both ends
-    /// are ready, which needs the peer's `setup` to run as well. If later calls ask for the same kind, peer and tag
+    /// Items are matched by kind, peer and tag (semaphores of all flavours are one kind), never by the order of calls, and each is
+    /// created as soon as both ends are ready, which needs the peer's `setup` to run as well. If later calls ask for the same kind, peer and tag
     /// again, the n-th item of one rank belongs to the n-th of the other, failed ones included. An item that fails at
     /// one end fails at both, and so does everything built on it; the other items are created.
     ///
@@ -224,6 +224,11 @@ impl Communicator {
     pub(super) fn enqueue_send(&self, memory: &RegisteredMemory, key: Key) -> Result<Pending<()>> {
         if memory.transports().is_empty() {
             let message = "the memory is registered for no transport; name those that the peer is to use when registering";
+            return Err(Error::usage(key.kind.op(), message));
+        }
+        if memory.is_local() && memory.context() != self.context() {
+            let message = "the memory was registered by another rank of this process, or with another context; register it with this \
+                           communicator";
             return Err(Error::usage(key.kind.op(), message));
         }
         let export = memory::export(self.exchange(), memory, key.peer)?;

@@ -151,8 +151,8 @@ impl CommunicatorConfig {
     }
 
     /// The same with another amount of pinned host memory, in bytes, that all Ethernet connections of this communicator share for
-    /// data of GPUs; 8 MiB; less than 1 MiB counts as 1 MiB. The first connection allocates it. One connection uses 4 MiB at most; with less than all
-    /// of them could use, they take turns.
+    /// data of GPUs; 8 MiB; less than 1 MiB counts as 1 MiB. The first connection allocates it. One connection uses 4 MiB at most; with
+    /// less than all of them could use, they take turns.
     #[must_use]
     pub fn with_ethernet_staging(mut self, bytes: usize) -> Self {
         self.ethernet_staging = bytes;

@@ -18,9 +18,11 @@ impl Communicator {
     /// one at a time.
     ///
     /// # Errors
-    /// `Timeout`, naming a rank that did not call it before `deadline`, or rank 0, which may have waited for one that did not; `PeerLost` if a rank is gone; the first cause if this
-    /// communicator was aborted; as for [`new`](Self::new). After a `Timeout` the communicator can be used on, and further calls meet once
-    /// every rank has made as many of them: one that had not called makes the call that it missed, which fails, too.
+    /// `Timeout`, naming a rank that did not call it before `deadline`, or rank 0, which may have waited for one that did not;
+    /// `PeerLost` if a rank is gone; the first cause if this communicator was aborted; as for [`new`](Self::new).
+    ///
+    /// After a `Timeout` the communicator can be used on, and further calls meet once every rank has made as many of them: one that
+    /// had not called makes the call that it missed, which fails, too.
     pub fn split(&self, color: Option<u32>, key: i32, deadline: impl Into<Deadline>) -> Result<Option<Self>> {
         split(self, "split", color, key, deadline.into())
     }

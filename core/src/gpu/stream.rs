@@ -221,8 +221,8 @@ impl Stream {
     /// use it first.
     ///
     /// Each wait that began before new work was enqueued returns the error; waits for the new work do not. A call that enqueues nothing,
-    /// such as a collective in place of a group of one, is no new work. Only kernels that channels and collectives launch are known: for others call [`Communicator::report_to`], and for a
-    /// stream that is waited for in another way [`Communicator::check`].
+    /// such as a collective in place of a group of one, is no new work. Only kernels that channels and collectives launch are known:
+    /// for others call [`Communicator::report_to`], and for a stream that is waited for in another way [`Communicator::check`].
     ///
     /// [`Communicator::report_to`]: crate::comm::Communicator::report_to
     /// [`Communicator::check`]: crate::comm::Communicator::check

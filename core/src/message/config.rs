@@ -185,8 +185,7 @@ impl MessengerConfig {
     }
 
     /// How many bytes for one peer may wait here to be sent; 256 KiB, at least the [eager limit](Self::with_eager_limit). Beyond it
-    /// sends return
-    /// [`Sent::Retry`](super::Sent::Retry).
+    /// sends return [`Sent::Retry`](super::Sent::Retry).
     #[must_use]
     pub fn with_send_buffer(mut self, bytes: usize) -> Self {
         self.limits.send_buffer = bytes;

@@ -1,9 +1,8 @@
 //! The callback or queue that is registered for each kind of message.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::peer::Peer;
 use super::received::Message;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, OnceLock, lock};
@@ -129,13 +128,12 @@ struct Receiver(Arc<Waiting>);
 impl Drop for Receiver {
     fn drop(&mut self) {
         let messages = lock(&self.0.messages).take();
-        let mut told: Vec<Peer> = Vec::new();
+        let mut told = HashSet::new();
         for message in messages.into_iter().flatten() {
             // Their senders must not wait until they are taken, and learn that they never will be.
             message.peer.member.release(1, message.bytes().len());
-            if !told.contains(&message.peer) {
+            if told.insert((message.peer.rank(), message.peer.generation())) {
                 message.peer.member.tell_unknown(message.kind);
-                told.push(message.peer.clone());
             }
         }
     }

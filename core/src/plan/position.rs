@@ -39,7 +39,7 @@ impl Position {
     }
 
     /// Every operation of a block, and those of loops behind their loop, each with its position.
-    pub(super) fn all(plan: &Plan, rank: u32, block: u32) -> impl Iterator<Item = (Self, &Op)> + Clone {
+    pub(super) fn all(plan: &Plan, rank: u32, block: u32) -> impl Iterator<Item = (Self, &Op)> {
         let block_plan = plan.ranks.get(rank as usize).and_then(|rank| rank.blocks.get(block as usize));
         block_plan.into_iter().flat_map(|block| &block.ops).flat_map(move |operation| {
             let outer = Self { rank, block, op: operation.origin, inner: None };
@@ -55,9 +55,8 @@ impl Position {
 
     /// The first operation of a rank that `is` one.
     pub(super) fn first(plan: &Plan, rank: u32, is: impl Fn(&Op) -> bool) -> Option<Self> {
-        let blocks = plan.ranks.get(rank as usize).map_or(0, |rank| rank.blocks.len());
-        let mut all =
-            (0..u32::try_from(blocks).unwrap_or(u32::MAX)).flat_map(|block| Self::all(plan, rank, block));
+        let blocks = plan.ranks.get(rank as usize).map_or(&[][..], |rank| &rank.blocks);
+        let mut all = (0..).zip(blocks).flat_map(|(block, _)| Self::all(plan, rank, block));
         all.find(|(_, op)| is(op)).map(|(position, _)| position)
     }
 }

@@ -132,6 +132,14 @@ fn memory_that_is_not_the_ranks_own() {
                 &["registered by another rank of this process"],
             );
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            says(rank.comm.send_memory(&theirs, 1 - me, 7), &["registered by another rank of this process"]);
+            if transport == Transport::CudaIpc {
+                // On a connection to oneself, one's own memory is the peer's.
+                let own = rank.comm.connect(me, 1, transport).unwrap();
+                rank.comm.setup(soon()).unwrap();
+                let written = own.get().unwrap().write(&theirs, 0, &end.source, 0, 64);
+                says(written, &["registered by another rank of this process"]);
+            }
             if let Transport::Ib(_) = transport {
                 let buffer = Arc::new(HostBuffer::new(another.context(), 4096).unwrap());
                 let foreign = another.register_host(&buffer, transport).unwrap();

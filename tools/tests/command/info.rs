@@ -235,6 +235,9 @@ fn a_bad_value_is_refused() {
     // Plans are checked without sockets, for hosts that may have other interfaces. This one is not there.
     let mut plans = aqueduct(&["plan", "check", "/nonexistent"]);
     run(plans.env("AQUEDUCT_SOCKET_IFNAME", "=nonesuch0")).exited(2).says(&["/nonexistent: No such file"]);
+    // A plan that runs does.
+    let mut ranks = aqueduct(&["plan", "run", "/nonexistent"]);
+    run(ranks.env("AQUEDUCT_SOCKET_IFNAME", "=nonesuch0")).exited(2).says(&["no network interface fits"]);
 }
 
 /// The launcher refuses for all ranks.

@@ -1,9 +1,11 @@
 //! Limits of what runs plans. MSCCL++'s executor has 64 operations for each block, 16 channels for each block and 8 for each
 //! operation, and checks only the first; plans are compiled here, so these limits are those of a kernel.
 
+use std::fmt;
+
 use super::finding::{Finding, FindingKind, MOST};
 use super::geometry::operands;
-use super::ir::{ChannelKind, Op, Plan, RankPlan};
+use super::ir::{ChannelKind, Op, Plan};
 use super::position::Position;
 
 /// Most blocks of a rank. All must be resident at once, with up to 1,024 threads each: two on each of 148 multiprocessors are
@@ -22,34 +24,36 @@ pub const MAX_SWITCHES: usize = 1 << 8;
 /// A loop's unit is a multiple of so many bytes: a kernel's threads move vectors of as many.
 pub const LOOP_UNIT: u64 = 16;
 
-/// What is over one of the limits, at the first operation that is, if it is about operations. The plan's structure must be right.
+/// Finds everything that a plan has too much of, at the first operation without a place if it is about operations. The plan's
+/// structure must be right.
 pub fn limits(plan: &Plan) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (rank, rank_plan) in (0..).zip(&plan.ranks) {
-        let mut within = |what: &str, count: usize, most: usize, position: Option<Position>| {
+        let mut within = |what: fmt::Arguments<'_>, count: usize, most: usize, position: Option<Position>| {
             if count > most && findings.len() < MOST {
                 let message = format!("rank {rank} has {count} {what}; the limit is {most}");
                 findings.push(Finding::new(FindingKind::Limit, position, message));
             }
         };
-        within("blocks", rank_plan.blocks.len(), MAX_BLOCKS, None);
-        within("memory channels", rank_plan.peers(ChannelKind::Memory).len(), MAX_CHANNELS, None);
-        within("port channels", rank_plan.peers(ChannelKind::Port).len(), MAX_CHANNELS, None);
-        within("semaphores", rank_plan.semaphores.len(), MAX_SEMAPHORES, None);
-        within("switches", rank_plan.switches.len(), MAX_SWITCHES, None);
-        let blocks = u32::try_from(rank_plan.blocks.len()).unwrap_or(u32::MAX);
-        for block in 0..blocks {
-            let mut all = Position::all(plan, rank, block);
-            let count = all.clone().count();
-            // The first operation without a place.
-            let beyond = all.nth(MAX_OPERATIONS).map(|(position, _)| position);
-            within(&format!("operations in block {block}"), count, MAX_OPERATIONS, beyond);
+        let peers = |kind| rank_plan.peers(kind).len();
+        within(format_args!("blocks"), rank_plan.blocks.len(), MAX_BLOCKS, None);
+        within(format_args!("memory channels"), peers(ChannelKind::Memory), MAX_CHANNELS, None);
+        within(format_args!("port channels"), peers(ChannelKind::Port), MAX_CHANNELS, None);
+        within(format_args!("semaphores"), rank_plan.semaphores.len(), MAX_SEMAPHORES, None);
+        within(format_args!("switches"), rank_plan.switches.len(), MAX_SWITCHES, None);
+        for (block, _) in (0..).zip(&rank_plan.blocks) {
+            let (mut count, mut beyond) = (0, None);
             for (position, op) in Position::all(plan, rank, block) {
+                count += 1;
+                if count > MAX_OPERATIONS {
+                    beyond.get_or_insert(position);
+                }
                 if let Op::Move(moved) = op {
-                    let what = format!("operands in a move of block {block}");
-                    within(&what, operands(moved).count(), MAX_OPERANDS, Some(position));
+                    let what = format_args!("operands in a move of block {block}");
+                    within(what, operands(moved).count(), MAX_OPERANDS, Some(position));
                 }
             }
+            within(format_args!("operations in block {block}"), count, MAX_OPERATIONS, beyond);
         }
     }
     findings.extend(units(plan));
@@ -59,10 +63,10 @@ pub fn limits(plan: &Plan) -> Vec<Finding> {
 
 /// Loops whose slices begin where no vector does.
 fn units(plan: &Plan) -> impl Iterator<Item = Finding> {
-    let blocks = |rank: &RankPlan| u32::try_from(rank.blocks.len()).unwrap_or(u32::MAX);
-    let all = (0..).zip(&plan.ranks).flat_map(move |(rank, rank_plan)| {
-        (0..blocks(rank_plan)).flat_map(move |block| Position::all(plan, rank, block))
-    });
+    let blocks = (0..)
+        .zip(&plan.ranks)
+        .flat_map(|(rank, rank_plan)| (0..).zip(&rank_plan.blocks).map(move |(block, _)| (rank, block)));
+    let all = blocks.flat_map(|(rank, block)| Position::all(plan, rank, block));
     all.filter_map(|(position, op)| match op {
         Op::Loop(repeated) if !repeated.unit.is_multiple_of(LOOP_UNIT) => {
             let message =
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
     use crate::plan::samples;
 
-    /// What a check says first of a right plan with one change.
+    /// The first finding of a right plan with one change.
     fn said(change: impl FnOnce(&mut Plan)) -> String {
         let mut plan = samples::one_shot(2, true);
         change(&mut plan);

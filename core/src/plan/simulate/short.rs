@@ -7,7 +7,7 @@ struct Format {
     /// The largest finite code without its sign. Larger ones are NaN, but for `infinity`.
     largest: u32,
     infinity: Option<u32>,
-    /// What is too large becomes the largest finite value instead of infinity.
+    /// Larger numbers become the largest finite value instead of infinity.
     saturates: bool,
 }
 

@@ -71,8 +71,8 @@ pub(super) struct Buffers {
 }
 
 impl Nccl {
-    /// Opens the library `name` and makes a communicator for such elements; an error says why not. Collective: if a step fails on one rank, all get
-    /// its reason once NCCL has let them go.
+    /// Opens the library `name` and makes a communicator for such elements; an error says why not. Collective: if a step fails on one
+    /// rank, all get its reason once NCCL has let them go.
     pub(super) fn open(rank: &Rank, name: &str, ty: Element, op: Reduction) -> Result<Self> {
         let loaded = Self::load(name).and_then(|loaded| match lacks(loaded.2, ty, op) {
             Some(why) => bail!("{why}"),

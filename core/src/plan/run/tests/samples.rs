@@ -1,7 +1,10 @@
 //! The samples as kernels.
 
 use super::super::super::check::check;
-use super::super::super::{Form, Op, Plan, Protocol, Reduction, oracle, samples};
+use super::super::super::{
+    Block, Buffer, Collective, Form, Kind, Move, Op, Operand, Plan, Protocol, RankPlan, Reduction, Settings,
+    Share, oracle, samples,
+};
 use super::{Called, Rig, alone, close, ranks};
 
 /// The plan with LL128 packets, if it has packets and may have these.
@@ -39,4 +42,37 @@ fn samples_run_as_their_collectives_say() {
         drop(rig);
         close(&comms);
     }
+}
+
+/// Half of a copy, whose end is another one where kernels have LL128 packets: between two of their units.
+#[test]
+fn shares_end_where_they_are_simulated() {
+    let _alone = alone();
+    let comms = ranks(1);
+    for protocol in [Protocol::Simple, Protocol::Ll128] {
+        let half = Move {
+            sources: vec![Operand::local(Buffer::Input, 0)],
+            targets: vec![Operand::local(Buffer::Output, 0)],
+            count: 1,
+            reduction: None,
+            share: Some(Share { member: 0, of: 2 }),
+        };
+        let rank = RankPlan {
+            input_chunks: 1,
+            output_chunks: 1,
+            blocks: vec![Block::new(vec![Op::Move(Box::new(half)).at(0)])],
+            ..RankPlan::default()
+        };
+        let plan = Plan {
+            name: "half".into(),
+            collective: Collective { kind: Kind::Custom("half".into()), in_place: false },
+            settings: Settings { protocol, ..Settings::default() },
+            ranks: vec![rank],
+        };
+        let mut rig = Rig::new(&comms, &plan, 1200, &[None]).unwrap();
+        for elements in [4, 96, 500, 1000, 1200] {
+            rig.as_simulated(elements, None);
+        }
+    }
+    close(&comms);
 }

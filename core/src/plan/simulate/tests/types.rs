@@ -56,7 +56,7 @@ fn results_are_rounded_once() {
     assert_eq!(F16::reduce(&sources, Reduction::Avg, 3), F16(0x6157));
     // A third is rounded to the type, not to one in between.
     assert_eq!(Bf16::reduce(&[Bf16(0x3f80), Bf16(0)], Reduction::Avg, 3), Bf16(0x3eab));
-    // What is too large saturates only at the end: 448 + 448 - 448.
+    // Only the result saturates, not the sums before it: 448 + 448 - 448.
     let sources = [0x7e, 0x7e, 0xfe].map(F8E4m3);
     assert_eq!(F8E4m3::reduce(&sources, Reduction::Sum, 1), F8E4m3(0x7e));
     assert_eq!(F8E4m3::reduce(&sources[..2], Reduction::Sum, 1), F8E4m3(0x7e));
