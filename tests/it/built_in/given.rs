@@ -6,7 +6,7 @@ use aqueduct::gpu::DeviceSlice;
 use aqueduct::plan::program::{CollectiveProgram, Pattern, SyncType};
 use aqueduct::plan::{Element, Kind, Reduction};
 
-use super::{Bench, PLACES, config};
+use super::{Bench, F32_SUM, PLACES, config};
 use crate::group::{Machine, soon, threads};
 
 /// A plan of the user's own serves the sizes that it was given for and that its chunks divide.
@@ -54,7 +54,13 @@ fn settings_that_differ_between_ranks_are_refused() {
             let plan = CollectiveProgram::new("mine", Pattern::broadcast(2, 1, 0)).build().unwrap();
             let given = |other: bool| -> Vec<(&str, CollectiveConfig)> {
                 let one = |small: u64, large: u64| if other { large } else { small };
+                let variants = |others: &[(Element, Reduction)]| {
+                    let own = [F32_SUM, (Element::F32, Reduction::Max)];
+                    config().with_variants(if other { others } else { &own }.iter().copied())
+                };
                 vec![
+                    ("i32 max", variants(&[F32_SUM, (Element::I32, Reduction::Max)])),
+                    ("1 types and reductions", variants(&[F32_SUM])),
                     ("packet_bytes 65536", config().with_packet_bytes(one(65536, 65537))),
                     ("line_bytes 0", config().with_line_bytes(one(0, 4096))),
                     ("copy_bytes 1000", config().with_copy_bytes(one(1000, 100_000))),

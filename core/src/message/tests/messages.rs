@@ -321,6 +321,8 @@ fn a_message_that_another_thread_has_queued_keeps_a_reader_awake() {
             });
         });
         assert!(b.arm().unwrap(), "message {count} is not told");
+        // Neither has a thread seen it that asks for the first time.
+        std::thread::scope(|scope| assert!(scope.spawn(|| b.arm().unwrap()).join().unwrap()));
         // A reader that lets messages wait can sleep all the same.
         quiet();
         assert_eq!(queue.len(), count);
