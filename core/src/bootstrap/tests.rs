@@ -8,6 +8,7 @@ use crate::deadline::Deadline;
 use crate::env::Selection;
 use crate::error::Result;
 use crate::error::{Error, ErrorKind};
+use crate::net::apart::free;
 use crate::net::{Claims, interfaces};
 
 mod silence;
@@ -272,7 +273,7 @@ fn every_rank_derives_the_same_secret() {
 
 #[test]
 fn a_rendezvous_nobody_serves_is_named() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free();
     let id = UniqueId::new(vec![free], Secret::from_bytes([1; 32]), 1);
     let error = TcpBootstrap::new(0, 2, &id, soon()).unwrap_err();
     assert!(error.to_string().contains(&free.to_string()), "{error}");

@@ -34,6 +34,8 @@ mod sys;
 mod unix;
 
 #[cfg(test)]
+pub(crate) mod apart;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use claims::purpose;

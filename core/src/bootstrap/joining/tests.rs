@@ -1,12 +1,13 @@
 //! Ranks that meet at an address and by a file, and what keeps them from it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::*;
 use crate::bootstrap::{Bootstrap as _, MAX_RANKS};
 use crate::error::ErrorKind;
+use crate::net::apart::free;
 use crate::net::interfaces;
 
 fn soon() -> Deadline {
@@ -24,11 +25,6 @@ fn config() -> BootstrapConfig {
 
 fn secret() -> Secret {
     Secret::from_bytes([7; 32])
-}
-
-/// A port of `ip` where nobody listens.
-fn free(ip: &str) -> SocketAddr {
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
 fn at(rank: u32, size: u32, address: &str, deadline: Deadline) -> Result<TcpBootstrap> {
@@ -53,7 +49,7 @@ fn all_meet(size: u32, join: impl Fn(u32) -> Result<TcpBootstrap> + Sync) {
 /// The same address serves one job after the other: its port is free as soon as rank 0 has joined.
 #[test]
 fn ranks_meet_at_an_address_again_and_again() {
-    let address = free("127.0.0.1").to_string();
+    let address = free().to_string();
     for size in [1, 2, 5, 3, 2, 2, 2] {
         all_meet(size, |rank| at(rank, size, &address, soon()));
     }
@@ -61,7 +57,7 @@ fn ranks_meet_at_an_address_again_and_again() {
 
 #[test]
 fn others_wait_for_rank_0_longer_than_for_a_rendezvous_that_must_be_there() {
-    let address = free("127.0.0.1").to_string();
+    let address = free().to_string();
     all_meet(3, |rank| {
         if rank == 0 {
             std::thread::sleep(Duration::from_millis(1500));
@@ -73,7 +69,7 @@ fn others_wait_for_rank_0_longer_than_for_a_rendezvous_that_must_be_there() {
 #[test]
 fn an_interface_may_be_named_and_addresses_may_be_of_ipv6() {
     let all = interfaces().unwrap();
-    let address = free("127.0.0.1");
+    let address = free();
     all_meet(2, |rank| {
         let joined = at(rank, 2, &format!("lo:{address}"), soon())?;
         assert!(joined.local_ip().is_loopback());
@@ -86,7 +82,7 @@ fn an_interface_may_be_named_and_addresses_may_be_of_ipv6() {
     assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
     assert!(error.message().contains("=none0") && error.message().contains("lo (127.0.0.1)"), "{error}");
     if all.iter().any(|interface| interface.ip == std::net::Ipv6Addr::LOCALHOST) {
-        let address = free("::1").to_string();
+        let address = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap().to_string();
         assert!(address.starts_with("[::1]:"), "{address}");
         all_meet(2, |rank| at(rank, 2, &address, soon()));
     } else {
@@ -112,7 +108,7 @@ fn rank_0_says_why_it_cannot_listen() {
 
 #[test]
 fn a_second_rank_0_is_told_so_and_does_not_disturb_the_first() {
-    let address = free("127.0.0.1").to_string();
+    let address = free().to_string();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| at(0, 2, &address, soon()));
         while TcpStream::connect(&address).is_err() {
@@ -128,7 +124,7 @@ fn a_second_rank_0_is_told_so_and_does_not_disturb_the_first() {
 
 #[test]
 fn whoever_is_missing_is_named() {
-    let address = free("127.0.0.1").to_string();
+    let address = free().to_string();
     let error = at(1, 2, &address, shortly()).unwrap_err();
     assert_eq!((error.op(), error.kind()), ("TcpBootstrap::at", ErrorKind::Timeout), "{error}");
     assert!(error.message().contains(&format!("rank 1 cannot join at {address}: see that rank 0 runs")));
@@ -142,7 +138,7 @@ fn whoever_is_missing_is_named() {
 
 #[test]
 fn another_secret_and_another_world_size_are_refused() {
-    let address = free("127.0.0.1").to_string();
+    let address = free().to_string();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| at(0, 2, &address, Deadline::after(Duration::from_millis(2500))));
         let wrong = Secret::from_bytes([8; 32]);
@@ -210,7 +206,7 @@ impl Drop for Folder {
 
 /// The id of a rendezvous that is not served any more.
 fn unserved() -> UniqueId {
-    UniqueId::new(vec![free("127.0.0.1")], secret(), 1)
+    UniqueId::new(vec![free()], secret(), 1)
 }
 
 #[test]

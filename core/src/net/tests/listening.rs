@@ -8,7 +8,7 @@ use super::*;
 /// The side of a connection that closes first keeps its port for a minute.
 #[test]
 fn a_port_can_be_listened_on_again_while_its_connections_are_being_closed() {
-    let address = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let address = free();
     let listen = || network().listen_tcp_at(address, claims(0, Claims::ANY));
     let mut listener = listen().unwrap();
     let client = std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).unwrap());
@@ -38,7 +38,7 @@ fn a_listener_that_has_taken_all_who_came_does_not_rest() {
 #[test]
 fn listeners_of_other_hosts_can_be_closed_without_those_of_this_one() {
     let (reactor, seen) = reactor();
-    let ((tcp, address), (unix, path)) = (listen(&network()), listen_unix());
+    let ((tcp, address), (unix, path)) = (listen_at(apart(), &network()), listen_unix());
     reactor.listen(tcp);
     reactor.listen(unix);
     reactor.stop_listening_tcp();
@@ -56,7 +56,7 @@ fn an_acceptor_takes_connections_until_it_has_enough_or_is_forgotten() {
     let (reactor, _seen) = reactor();
     settle(&reactor);
     for forget in [false, true] {
-        let (listener, address) = listen(&network());
+        let (listener, address) = listen_at(apart(), &network());
         let (take, taken) = std::sync::mpsc::channel();
         let registration = reactor.accept(
             listener,

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::admission::MAX_PER_RANK;
+use super::apart::{apart, free};
 use super::*;
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, Result};
@@ -45,7 +46,11 @@ fn claims(from: u32, to: u32) -> Claims {
 }
 
 fn listen(network: &Network) -> (Listener, SocketAddr) {
-    let listener = network.listen_tcp(LOCALHOST, claims(0, Claims::ANY)).unwrap();
+    listen_at(LOCALHOST, network)
+}
+
+fn listen_at(ip: IpAddr, network: &Network) -> (Listener, SocketAddr) {
+    let listener = network.listen_tcp(ip, claims(0, Claims::ANY)).unwrap();
     let Address::Tcp(address) = *listener.address() else { panic!("not TCP") };
     (listener, address)
 }
@@ -116,7 +121,7 @@ fn every_wait_ends_at_its_deadline() {
 
 #[test]
 fn a_port_where_nobody_listens_is_an_error_with_its_address() {
-    let address = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let address = free();
     let error = network().connect_tcp(&[address], claims(1, 0), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::System);
     assert!(error.to_string().contains(&address.to_string()), "{error}");
@@ -204,7 +209,7 @@ fn what_may_come_to_be_is_tried_again() {
 
 #[test]
 fn the_last_address_has_all_the_time_that_is_left() {
-    let nobody = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let nobody = free();
     let silent = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap();
     let addresses = [nobody, silent.local_addr().unwrap()];
     let error = network().connect_tcp(&addresses, claims(1, 0), millis(300)).unwrap_err();

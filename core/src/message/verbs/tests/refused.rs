@@ -107,11 +107,12 @@ fn devices_that_never_bring_anything_are_given_up() {
 #[test]
 fn each_end_allows_no_more_than_it_must() {
     let [one, two] = pair();
-    connect(devices(&one), devices(&two));
+    let reader = devices(&one).prepare().unwrap().unwrap();
+    let owner = devices(&two).admit(&reader).unwrap();
+    devices(&one).connect(&owner).unwrap();
     let rights = |number| standin::moves(number)[0].qp_access_flags;
-    let reader = devices(&one).number().unwrap();
-    assert_eq!(rights(reader) & !access::IBV_ACCESS_LOCAL_WRITE.0, 0);
-    assert_eq!(rights(reader + 1), access::IBV_ACCESS_REMOTE_READ.0);
+    assert_eq!(rights(reader.qp_number) & !access::IBV_ACCESS_LOCAL_WRITE.0, 0);
+    assert_eq!(rights(owner.qp_number), access::IBV_ACCESS_REMOTE_READ.0);
     assert_eq!(rights(number(&one)) & access::IBV_ACCESS_REMOTE_READ.0, 0);
 }
 
