@@ -90,7 +90,7 @@ impl Engine {
         *arrivals = successors;
         self.has_arrivals.store(true, Ordering::Release);
         drop(arrivals);
-        self.hub.wake();
+        self.hub.alarm.wake();
         // Sending may have failed on a link that was not served.
         held.iter().for_each(Member::leave_to_progress);
     }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::alarm::{Alarm, Sleeper};
 use super::burials::Burials;
 use super::handlers::Handlers;
 use super::handshake::Handshake;
@@ -54,17 +55,27 @@ pub(super) struct Turn {
     pub(super) looked: Option<Instant>,
     /// When links were asked whether their peers' hosts answer.
     pub(super) checked: Option<Instant>,
-    /// Something has armed the descriptors for an outer event loop.
-    pub(super) armed: bool,
+    /// The outer event loop for which the descriptors were armed.
+    pub(super) armed: Option<Sleeper>,
     /// A peer has ended in this turn: whoever has it calls [`bury`](Engine::bury) after it.
     pub(super) lost: bool,
+}
+
+impl Turn {
+    /// An outer event loop that was to be woken need not be.
+    #[inline]
+    pub(super) fn disarm(&mut self, alarm: &Alarm) {
+        if let Some(sleeper) = self.armed.take() {
+            alarm.awake(sleeper);
+        }
+    }
 }
 
 impl Engine {
     pub(super) fn new(hub: Arc<Hub<Member>>) -> Result<Self> {
         let failed = |error| Error::system("Messenger", "cannot make an epoll instance", error);
         let epoll = Epoll::new().map_err(failed)?;
-        epoll.add(hub.event(), READ, EVENT).map_err(failed)?;
+        epoll.add(hub.alarm.as_fd(), READ, EVENT).map_err(failed)?;
         Ok(Self {
             hub,
             handlers: Handlers::default(),
@@ -108,7 +119,7 @@ impl Engine {
     fn arrive(&self, member: Arc<Member>, arrival: Arrival) {
         lock(&self.arrivals).push_back((member, arrival));
         self.has_arrivals.store(true, Ordering::Release);
-        self.hub.wake();
+        self.hub.alarm.wake();
     }
 
     /// Forgets the links of `member`, which has ended: their descriptors and mappings go with them.
@@ -132,9 +143,8 @@ impl Engine {
     /// Polls the links that `events` name from now on.
     pub(super) fn activate(&self, turn: &mut Turn, events: &[(u64, u32)]) {
         for (token, ready) in events {
-            if *token == EVENT {
-                self.hub.clear_event();
-            } else if let Some(link) = turn.links.get_mut(*token)
+            // No link is called `EVENT`: that descriptor wakes those who sleep, and they silence it.
+            if let Some(link) = turn.links.get_mut(*token)
                 && ready & !WRITE != 0
             {
                 if !link.polled {

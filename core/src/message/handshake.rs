@@ -26,6 +26,6 @@ impl Drop for Handshake {
     fn drop(&mut self) {
         self.hub.lives.end_handshake(self.rank, self.generation);
         // Progress may wait for it to end a peer that has left.
-        self.hub.wake();
+        self.hub.alarm.wake();
     }
 }

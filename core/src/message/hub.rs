@@ -1,16 +1,15 @@
 //! State that the threads of one messenger share: peers with work, sleeping threads, and buffers to use again.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
+use super::alarm::Alarm;
 use super::config::Limits;
 use super::exposed::Exposures;
 use super::lives::Lives;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::fork::Creator;
-use crate::net::ready::EventFd;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, fence, lock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, lock};
 
 /// Buffers of messages that are kept for the next ones.
 const MAX_SPARE: usize = 256;
@@ -18,9 +17,8 @@ const MAX_SPARE: usize = 256;
 /// Shared state, over the type `P` of a peer.
 pub(super) struct Hub<P> {
     pub(super) limits: Limits,
-    event: EventFd,
-    /// Threads that sleep, or are about to; and outer event loops that have armed the messenger.
-    sleepers: AtomicUsize,
+    /// For threads that sleep until there is something to do.
+    pub(super) alarm: Alarm,
     /// Peers with something that the next progress has to do: to send, to read on.
     dirty: Mutex<Vec<Arc<P>>>,
     /// Whether there are dirty peers, so that idle rounds take no lock. Written with the list locked.
@@ -57,12 +55,9 @@ pub(super) trait Progress<P>: Send + Sync {
 
 impl<P> Hub<P> {
     pub(super) fn new(limits: Limits, generation: u64) -> Result<Self> {
-        let event =
-            EventFd::new().map_err(|error| Error::system("Messenger", "cannot make an eventfd", error))?;
         Ok(Self {
             limits,
-            event,
-            sleepers: AtomicUsize::new(0),
+            alarm: Alarm::new()?,
             dirty: Mutex::default(),
             has_dirty: AtomicBool::new(false),
             ready: Mutex::default(),
@@ -112,47 +107,13 @@ impl<P> Hub<P> {
         self.creator.forked()
     }
 
-    /// Readable when a sleeper has been woken.
-    pub(super) fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    /// Ends the event. Before looking at what woke: a later event would be lost otherwise.
-    pub(super) fn clear_event(&self) {
-        self.event.clear();
-    }
-
-    /// Announces a sleeper. The sleeper sees a change that is published before it looks again; a later one
-    /// wakes it.
-    pub(super) fn fall_asleep(&self) {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn awake(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Whether somebody sleeps, to be asked after publishing.
-    pub(super) fn is_asleep(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.sleepers.load(Ordering::Relaxed) > 0
-    }
-
-    /// Wakes whoever sleeps.
-    pub(super) fn wake(&self) {
-        if self.is_asleep() {
-            self.event.notify();
-        }
-    }
-
     /// Has the next progress look after `peer`; wakes whoever sleeps.
     pub(super) fn add_dirty(&self, peer: Arc<P>) {
         let mut dirty = lock(&self.dirty);
         dirty.push(peer);
         self.has_dirty.store(true, Ordering::Release);
         drop(dirty);
-        self.wake();
+        self.alarm.wake();
     }
 
     /// Whether there are dirty peers. A peer that was added before the caller fell asleep shows.
@@ -176,7 +137,7 @@ impl<P> Hub<P> {
         ready.push_back(peer);
         self.has_ready.store(true, Ordering::Release);
         drop(ready);
-        self.wake();
+        self.alarm.wake();
     }
 
     pub(super) fn take_ready(&self) -> Option<Arc<P>> {
@@ -198,7 +159,7 @@ impl<P> Hub<P> {
     /// Notes that a message was added to a queue; wakes whoever sleeps. Called by the thread whose turn it is.
     pub(super) fn note_queued(&self) {
         self.queued.store(self.queued.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        self.wake();
+        self.alarm.wake();
     }
 
     /// The messenger, and how many messages were added to its queues so far. One that was added before the caller fell asleep counts.
@@ -209,7 +170,7 @@ impl<P> Hub<P> {
     /// Has progress look at the deadlines of `peer`; wakes whoever sleeps longer than that.
     pub(super) fn add_timed(&self, peer: Arc<P>) {
         lock(&self.timed).push(peer);
-        self.wake();
+        self.alarm.wake();
     }
 
     /// Moves the peers with deadlines to `into`.

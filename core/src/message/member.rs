@@ -252,7 +252,7 @@ impl Member {
         if self.dirty.load(Ordering::Relaxed) || self.dirty.swap(true, Ordering::AcqRel) {
             return;
         }
-        if self.hub.is_asleep() && !self.hub.forked() {
+        if self.hub.alarm.is_asleep() && !self.hub.forked() {
             return self.kick_for_sleeper();
         }
         self.hub.add_dirty(self.clone());

@@ -256,7 +256,7 @@ impl Messenger {
         }
         drop(reactor);
         if let Some(runner) = runner {
-            runner.stop(|| self.core.engine.hub.wake());
+            runner.stop(|| self.core.engine.hub.alarm.wake());
         }
         let (left, sent) = self.core.engine.leave(deadline);
         finish(&self.core.engine, left);

@@ -1,6 +1,7 @@
 //! Messages and remote reads between processes: point to point, without a GPU. Memory of GPUs joins by a contract.
 
 mod address;
+mod alarm;
 mod batch;
 mod burials;
 mod burying;

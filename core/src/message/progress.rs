@@ -60,9 +60,7 @@ impl Engine {
     }
 
     fn move_all(&self, turn: &mut Turn, mut batch: Option<&mut Batch>) -> Result<usize> {
-        if std::mem::take(&mut turn.armed) {
-            self.hub.awake();
-        }
+        turn.disarm(&self.hub.alarm);
         let mut moved = 0;
         if self.has_arrivals.load(Ordering::Acquire) {
             moved += self.welcome(turn);

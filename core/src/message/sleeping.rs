@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::engine::{Engine, Turn};
@@ -11,29 +12,25 @@ use crate::error::{Error, Result};
 use crate::net::ready::{READ, WRITE};
 use crate::sync::{Ordering, lock};
 
-/// The most messengers whose queues a thread keeps in mind. With more, it is told of messages again.
-const MOST_KNOWN: usize = 64;
+/// The most messengers whose queues a thread keeps in mind. With more, it forgets them all and is told of messages again.
+const MOST_KNOWN: usize = 4096;
 
 thread_local! {
     /// Messengers on which this thread has slept, each with the number of messages that its queues had been given then.
-    static KNOWN: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
+    static KNOWN: RefCell<HashMap<u64, u64>> = RefCell::default();
 }
 
 impl Engine {
     /// Whether queues were given messages since this thread last asked: another thread may have made progress after this one found its
-    /// queue empty, and nobody slept then. Each thread is told once, and not as long as a queue has messages: its reader may let them wait.
+    /// queue empty, and nobody slept then. A thread is told of each message once: a program may let messages wait in a queue, and sleep.
     fn has_queued(&self) -> bool {
         let (messenger, now) = self.hub.queued();
         let news = KNOWN.try_with(|known| {
             let mut known = known.borrow_mut();
-            if let Some((_, seen)) = known.iter_mut().find(|(other, _)| *other == messenger) {
-                return std::mem::replace(seen, now) != now;
+            if known.len() >= MOST_KNOWN {
+                known.clear();
             }
-            if known.len() == MOST_KNOWN {
-                known.remove(0);
-            }
-            known.push((messenger, now));
-            now != 0
+            known.insert(messenger, now).unwrap_or(0) != now
         });
         // A thread that ends keeps nothing in mind.
         news.unwrap_or(false)
@@ -42,13 +39,12 @@ impl Engine {
     /// Asks for the descriptor to become readable when there is work. True if there is some now; then nothing was asked for.
     pub(super) fn arm(&self) -> Result<bool> {
         let mut turn = lock(&self.turn);
-        if !turn.armed {
-            turn.armed = true;
-            self.hub.fall_asleep();
+        if turn.armed.is_none() {
+            turn.armed = Some(self.hub.alarm.fall_asleep());
         }
         let busy = self.prepare_to_sleep(&mut turn);
-        if matches!(busy, Ok(true)) && std::mem::take(&mut turn.armed) {
-            self.hub.awake();
+        if matches!(busy, Ok(true)) {
+            turn.disarm(&self.hub.alarm);
         }
         self.end_turn(turn);
         busy
@@ -58,8 +54,11 @@ impl Engine {
     fn prepare_to_sleep(&self, turn: &mut Turn) -> Result<bool> {
         // Other threads see the sleeper from here on, and send on their own what they push.
         self.send_all(turn);
+        // Before links are asked to tell of what comes, which costs their peers a system call.
+        if self.has_queued() {
+            return Ok(true);
+        }
         let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();
-        busy |= self.has_queued();
         // No descriptor tells of memory that is still to be copied or served.
         busy |= turn.unsent.iter().any(|member| member.waits_for_turn());
         busy |= turn.leaving.iter().any(|member| member.has_left());
@@ -95,9 +94,10 @@ impl Engine {
 
     /// Sleeps until something can have happened, or `deadline`.
     pub(super) fn sleep_until(&self, deadline: Deadline) -> Result<()> {
-        self.hub.fall_asleep();
+        let alarm = &self.hub.alarm;
+        let sleeper = alarm.fall_asleep();
         let slept = self.sleep_announced(deadline);
-        self.hub.awake();
+        alarm.awake(sleeper);
         slept
     }
 

@@ -129,7 +129,7 @@ fn a_peer_that_has_left_is_gone_when_nothing_comes_of_its_connection() {
             }
         });
         let start = Instant::now();
-        while !(lock(&b.core.engine.turn).leaving.len() == 1 && b.core.engine.hub.is_asleep()) {
+        while !(lock(&b.core.engine.turn).leaving.len() == 1 && b.core.engine.hub.alarm.is_asleep()) {
             assert!(start.elapsed() < SOON, "not in time");
             std::thread::sleep(Duration::from_millis(1));
         }

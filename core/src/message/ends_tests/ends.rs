@@ -99,7 +99,7 @@ fn a_sleeper_ends_a_peer_to_which_another_thread_could_not_send() {
             }
         });
         let start = Instant::now();
-        while !pair.a.core.engine.hub.is_asleep() && start.elapsed() < SOON {
+        while !pair.a.core.engine.hub.alarm.is_asleep() && start.elapsed() < SOON {
             std::thread::yield_now();
         }
         Faults::set(&pair.faults.push);

@@ -1,6 +1,9 @@
 //! Eager messages: order, sizes, back-pressure, callbacks.
 
+use std::os::fd::AsFd as _;
+
 use super::*;
+use crate::net::ready::wait_readable;
 
 #[test]
 fn a_message_and_its_reply() {
@@ -327,6 +330,26 @@ fn a_message_that_another_thread_has_queued_keeps_a_reader_awake() {
         quiet();
         assert_eq!(queue.len(), count);
     }
+}
+
+/// Whoever is woken may be late: by then another thread has looked, and must not have taken the event.
+#[test]
+fn a_thread_that_does_not_sleep_takes_no_wake_from_one_that_does() {
+    let (a, b) = (messenger(0), messenger(1));
+    let queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&a, &b], || !lock(&b.core.engine.members).is_empty());
+    let alarm = &b.core.engine.hub.alarm;
+    let sleeper = alarm.fall_asleep();
+    peer.send_within(1, b"x", SOON).unwrap();
+    until(&[&a, &b], || queue.len() == 1);
+    // A look at all descriptors comes every so many rounds.
+    for _ in 0..10_000 {
+        b.poll().unwrap();
+    }
+    assert!(wait_readable(alarm.as_fd(), SOON.into()).unwrap(), "the wake was taken");
+    alarm.awake(sleeper);
+    assert!(!wait_readable(alarm.as_fd(), Duration::ZERO.into()).unwrap(), "nobody sleeps");
 }
 
 /// A poll dispatches its messages in the order in which the peer sent them, although they go past the inbox.
