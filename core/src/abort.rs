@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, OnceLock, lock, raw};
+use crate::wire::printable;
 
 /// Why a communicator was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,22 +39,13 @@ impl AbortCause {
     /// The error that operation `op` returns.
     pub(crate) fn to_error(&self, op: &'static str) -> Error {
         match (self.kind, self.rank) {
-            (ErrorKind::PeerLost, Some(rank)) => Error::peer_lost(op, rank, self.printable_reason()),
+            (ErrorKind::PeerLost, Some(rank)) => Error::peer_lost(op, rank, printable(&self.reason)),
             (kind, Some(rank)) => {
-                let text = format!("aborted by rank {rank}: {}", self.printable_reason());
+                let text = format!("aborted by rank {rank}: {}", printable(&self.reason));
                 Error::new(kind, op, text).with_peer(rank)
             }
-            (kind, None) => Error::new(kind, op, format!("aborted: {}", self.printable_reason())),
+            (kind, None) => Error::new(kind, op, format!("aborted: {}", printable(&self.reason))),
         }
-    }
-
-    /// The reason without characters that a terminal would obey: a program, here or at a peer, may have put anything there.
-    fn printable_reason(&self) -> String {
-        let mut text = String::with_capacity(self.reason.len());
-        for c in self.reason.chars() {
-            if c.is_control() { text.extend(c.escape_debug()) } else { text.push(c) }
-        }
-        text
     }
 }
 
@@ -94,7 +86,7 @@ impl Abort {
             return false;
         }
         let Some(cause) = self.shared.cause.get() else { return false };
-        log::debug!("abort raised: {} (rank {:?})", cause.printable_reason(), cause.rank);
+        log::debug!("abort raised: {} (rank {:?})", printable(&cause.reason), cause.rank);
         let listeners = {
             let outlets = lock(&self.shared.outlets);
             outlets.words.iter().for_each(AbortWord::raise);

@@ -237,6 +237,11 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(limit)?).map_err(|_| WireError::Invalid { what: "UTF-8 text" })
     }
 
+    /// The same as [`str`](Self::str), for people: without characters that a terminal would obey.
+    pub fn text(&mut self, limit: usize) -> WireResult<String> {
+        self.str(limit).map(printable)
+    }
+
     /// A number of items, at most `limit`, each at least `item_bytes` long: safe to allocate for, because that
     /// many items can really follow.
     pub fn count(&mut self, limit: usize, item_bytes: usize) -> WireResult<usize> {
@@ -323,6 +328,15 @@ impl FrameHeader {
         }
         Ok(header)
     }
+}
+
+/// The text with control characters escaped, which a terminal would obey: a program, here or at a peer, may have put anything there.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { out.extend(c.escape_debug()) } else { out.push(c) }
+    }
+    out
 }
 
 #[cfg(test)]

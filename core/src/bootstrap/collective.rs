@@ -260,11 +260,11 @@ fn open<'a>(op: &'static str, from: u32, message: &'a [u8]) -> Result<Reader<'a>
     if r.u8()? == FINE {
         return Ok(r);
     }
-    let (lost, peer, text) = (r.bool()?, r.u32()?, r.str(MAX_TEXT)?);
+    let (lost, peer, text) = (r.bool()?, r.u32()?, r.text(MAX_TEXT)?);
     r.finish()?;
     let kind = if lost { ErrorKind::PeerLost } else { ErrorKind::Remote };
     let heard = " (heard from rank ";
-    let text = text.split(heard).next().unwrap_or(text);
+    let text = text.split(heard).next().unwrap_or(&text);
     let error = Error::new(kind, op, format!("{text}{heard}{from})"));
     Err(error.with_peer(if peer == u32::MAX { from } else { peer }))
 }

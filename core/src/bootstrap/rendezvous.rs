@@ -76,7 +76,7 @@ pub(super) fn read_answer(frame: &Frame, size: u32) -> Result<BTreeMap<u32, Sock
             code if code == ErrorKind::PeerLost as u32 => ErrorKind::PeerLost,
             _ => ErrorKind::InvalidUsage,
         };
-        let text = r.str(MAX_TEXT)?.to_owned();
+        let text = r.text(MAX_TEXT)?;
         return Err(Error::new(kind, "bootstrap", text));
     }
     let mut neighbours = BTreeMap::new();

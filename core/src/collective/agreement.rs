@@ -9,7 +9,7 @@ use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{Element, Kind, Plan, Reduction};
-use crate::wire::{Reader, WireResult, Writer};
+use crate::wire::{Reader, WireResult, Writer, printable};
 
 /// The longest text in a rank's word, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -85,7 +85,7 @@ fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Resul
         return Err((ErrorKind::Remote, format!("rank {rank} cannot prepare the collective: {text}")));
     }
     if mine.kind != theirs.kind {
-        let (theirs, mine) = (&theirs.kind, &mine.kind);
+        let (theirs, mine) = (printable(&theirs.kind), &mine.kind);
         let message = format!(
             "rank {rank} prepares {theirs}, and rank {me} {mine}; prepare the same on all ranks, in the same order"
         );
@@ -93,7 +93,7 @@ fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Resul
     }
     let differs = mine.settings.iter().zip(&theirs.settings).find(|(mine, theirs)| mine != theirs);
     if let Some((own, other)) = differs {
-        let kind = &theirs.kind;
+        let (kind, other) = (&mine.kind, printable(other));
         let message = format!(
             "{kind}: rank {rank} was given {other}, rank {me} {own}; give every rank the same settings"
         );
@@ -173,7 +173,7 @@ impl Word {
             .map(|_| r.str(MAX_TEXT).map(str::to_owned))
             .collect::<WireResult<_>>()?;
         let table = if r.bool()? {
-            Err(r.str(MAX_TEXT)?.to_owned())
+            Err(r.text(MAX_TEXT)?)
         } else {
             let (given, misfit) = (r.bool()?, r.bool()?);
             let mut row = [0; 5];

@@ -39,7 +39,7 @@ pub(crate) fn encode_failure(cause: &AbortCause) -> Vec<u8> {
 pub(crate) fn decode_failure(payload: &[u8], size: u32) -> WireResult<AbortCause> {
     let mut r = Reader::new(payload);
     let (code, rank) = (r.u32()?, r.u32()?);
-    let reason = r.str(MAX_TEXT)?.to_owned();
+    let reason = r.text(MAX_TEXT)?;
     r.finish()?;
     if rank >= size && rank != u32::MAX {
         return Err(WireError::Invalid { what: "rank" });
@@ -87,6 +87,17 @@ mod tests {
         assert!(decode_failure(&encode_failure(&cause), 3).is_err());
         let anonymous = AbortCause { kind: ErrorKind::Internal, rank: None, reason: String::new() };
         assert_eq!(decode_failure(&encode_failure(&anonymous), 1).unwrap(), anonymous);
+    }
+
+    #[test]
+    fn a_peers_reason_commands_no_terminal() {
+        let cause =
+            AbortCause { kind: ErrorKind::PeerLost, rank: Some(0), reason: "\u{1b}[31m\u{9b}é\n".into() };
+        let heard = decode_failure(&encode_failure(&cause), 1).unwrap().reason;
+        assert_eq!(heard, r"\u{1b}[31m\u{9b}é\n");
+        // Whoever passes it on says the same.
+        let again = AbortCause { reason: heard.clone(), ..cause };
+        assert_eq!(decode_failure(&encode_failure(&again), 1).unwrap().reason, heard);
     }
 
     proptest! {

@@ -110,7 +110,7 @@ impl PeerInfo {
     pub(crate) fn decode(bytes: &[u8]) -> WireResult<Self> {
         let mut r = Reader::new(bytes);
         r.version(VERSION)?;
-        let (frames, abi, library) = (r.u16()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
+        let (frames, abi, library) = (r.u16()?, r.u32()?, r.text(MAX_TEXT)?);
         let (rank, size, host) = (r.u32()?, r.u32()?, r.str(MAX_TEXT)?.to_owned());
         let (process, pid) = (r.u64()?, r.u32()?);
         let birth = Birth { namespace: r.u64()?, started: r.u64()? };

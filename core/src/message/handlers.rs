@@ -132,7 +132,7 @@ impl Drop for Receiver {
         for message in messages.into_iter().flatten() {
             // Their senders must not wait until they are taken, and learn that they never will be.
             message.peer.member.release(1, message.bytes().len());
-            if told.insert((message.peer.rank(), message.peer.generation())) {
+            if told.insert(Arc::as_ptr(&message.peer.member)) {
                 message.peer.member.tell_unknown(message.kind);
             }
         }

@@ -392,8 +392,11 @@ impl Member {
 
     /// Tells the peer that messages of `kind` were dropped, as if nothing had been registered for it.
     pub(super) fn tell_unknown(self: &Arc<Self>, kind: u16) {
+        if self.end().is_some() || self.hub.forked() {
+            return;
+        }
         // A link that cannot tell is about to end.
-        if self.lines().last().is_some_and(|line| line.tell_unknown(kind).unwrap_or(false)) {
+        if self.lines().iter().rev().find_map(|line| line.tell_unknown(kind).ok()) == Some(true) {
             self.mark_dirty();
         }
     }

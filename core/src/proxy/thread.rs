@@ -67,7 +67,7 @@ const BURST: u32 = 64;
 /// How long a dropped proxy handles what was pushed before.
 const DRAIN_AFTER_DROP: Duration = Duration::from_secs(10);
 /// How long after its deadline [`Proxy::stop`] gives a thread that keeps the deadline to say what is unhandled.
-const LAST_WORDS: Duration = Duration::from_millis(20);
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 impl Proxy {
     /// Starts a proxy for the kernels of `context`. Returns when [`ProxyHandler::init`] has returned, however long that takes.
@@ -292,7 +292,7 @@ impl<H: ProxyHandler> Worker<H> {
             if taken > 0 {
                 self.idler.reset();
             } else {
-                // One that is to end keeps its deadline, and does not sleep.
+                // A proxy that is to end does not sleep: it has a deadline to keep.
                 self.idler.pause(waiting || closed);
             }
         }

@@ -121,7 +121,7 @@ impl Setup {
             2 => Message::Accept(decode_offer(&mut r, fds)?),
             3 => Message::Commit,
             4 => {
-                let (code, text) = (r.u32()?, r.str(MAX_TEXT)?);
+                let (code, text) = (r.u32()?, r.text(MAX_TEXT)?);
                 let failed = Error::new(
                     kind_from_code(code),
                     kind.counterpart().op(),

@@ -81,6 +81,23 @@ fn stepwise() -> Plan {
 }
 
 #[test]
+fn a_call_longer_than_the_address_space_is_refused() {
+    threads(
+        Machine::Software,
+        3,
+        "plans::failures::a_call_longer_than_the_address_space_is_refused",
+        |rank| {
+            let bench = Bench::new(&rank, &programs::gathered(3), config());
+            let shown = bench.shown.clone().unwrap();
+            for count in [usize::MAX, usize::MAX / 4, usize::MAX / 12] {
+                let call = bench.executor.execute_on(&bench.stream, &shown, count, Element::I32, None);
+                assert_eq!(call.unwrap_err().kind(), ErrorKind::InvalidUsage);
+            }
+        },
+    );
+}
+
+#[test]
 fn wrong_calls_are_refused_and_do_nothing() {
     threads(Machine::Software, 2, "plans::failures::wrong_calls_are_refused_and_do_nothing", |rank| {
         let mut bench = Bench::new(&rank, &programs::packets(2), config());

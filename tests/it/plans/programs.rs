@@ -51,6 +51,24 @@ pub(super) fn zero_copy(ranks: u32) -> Plan {
     program.compile().unwrap()
 }
 
+/// All-gather in place: each rank puts its part into all others' buffers.
+pub(super) fn gathered(ranks: u32) -> Plan {
+    let program =
+        CollectiveProgram::new("gathered", Pattern::all_gather(ranks, 1).in_place()).threads_per_block(64);
+    for rank in program.ranks() {
+        let me = rank.index();
+        let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+        channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
+        channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+        for channel in &channels {
+            channel.put(program.rank(channel.peer()).output().chunk(me), rank.input().chunk(0), 0);
+        }
+        channels.iter().for_each(|channel| channel.signal(0, SyncType::Before));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
+    }
+    program.compile().unwrap()
+}
+
 /// All-gather through scratch by a pipeline: one block puts slices, another one copies them out, and a semaphore joins them.
 pub(super) fn pipelined(ranks: u32) -> Plan {
     let program = CollectiveProgram::new("pipelined", Pattern::all_gather(ranks, 1)).threads_per_block(64);

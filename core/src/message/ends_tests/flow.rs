@@ -49,6 +49,29 @@ fn a_queue_that_was_dropped_holds_up_nobody() {
     assert_eq!(error.unwrap().kind(), ErrorKind::Remote);
 }
 
+/// Messages of a peer's earlier life lie in a queue before those of the one that lives: its drop tells that one.
+#[test]
+fn a_living_peer_is_told_of_a_queue_that_is_dropped() {
+    let [a, b] = [0, 1].map(|rank| Messenger::new(rank, config(true)).unwrap());
+    let queue = a.queue(1).unwrap();
+    let first = b.connect(a.address(), SOON).unwrap();
+    first.send_within(1, b"of the first life", SOON).unwrap();
+    until(&[&a, &b], || queue.len() == 1);
+    let closing = std::thread::scope(|scope| {
+        let closing = scope.spawn(|| first.close(SOON));
+        until(&[&a], || closing.is_finished());
+        closing.join().unwrap()
+    });
+    closing.unwrap();
+    let second = b.connect(a.address(), SOON).unwrap();
+    second.send_within(1, b"of the second", SOON).unwrap();
+    until(&[&a, &b], || queue.len() == 2);
+    drop(queue);
+    // Messages that come now find somebody: only what was dropped can be told.
+    let _queue = a.queue(1).unwrap();
+    until(&[&a, &b], || second.send(1, b"later").is_err());
+}
+
 /// A full inbox holds up messages only: answers to this side's own reads come, and so do revocations and answers to long
 /// messages.
 #[test]

@@ -287,7 +287,7 @@ fn the_descriptor_tells_of_messages_once_armed() {
     let (a, b) = (messenger(0), messenger(1));
     let queue = b.queue(1).unwrap();
     let peer = a.connect(b.address(), SOON).unwrap();
-    let readable = |wait| crate::net::ready::wait_readable(b.as_fd(), Deadline::after(wait)).unwrap();
+    let readable = |wait| wait_readable(b.as_fd(), Deadline::after(wait)).unwrap();
     // Until the link has been made here, too: that is an event as well.
     until(&[&b], || !lock(&b.core.engine.members).is_empty());
     let start = Instant::now();

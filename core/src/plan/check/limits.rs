@@ -24,7 +24,7 @@ pub const MAX_SWITCHES: usize = 1 << 8;
 /// A loop's unit is a multiple of so many bytes: a kernel's threads move vectors of as many.
 pub const LOOP_UNIT: u64 = 16;
 
-/// Finds everything that a plan has too much of, at the first operation without a place if it is about operations. The plan's
+/// Finds everything that a plan has too much of, at the first operation beyond the limit if it is about operations. The plan's
 /// structure must be right.
 pub fn limits(plan: &Plan) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -56,8 +56,7 @@ pub fn limits(plan: &Plan) -> Vec<Finding> {
             within(format_args!("operations in block {block}"), count, MAX_OPERATIONS, beyond);
         }
     }
-    findings.extend(units(plan));
-    findings.truncate(MOST);
+    findings.extend(units(plan).take(MOST - findings.len()));
     findings
 }
 

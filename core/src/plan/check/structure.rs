@@ -93,7 +93,7 @@ impl Structure<'_> {
                         "{kind:?} channel {index} of rank {rank} leads to rank {peer}, which has no channel to pair it with; \
                          give both ranks as many channels to each other"
                     );
-                    let first = self.first_on(rank, Channel { kind, index });
+                    let first = self.first(rank, |op| self.uses(rank, Channel { kind, index }, op));
                     self.add(FindingKind::Bounds, first, message);
                 }
             }
@@ -136,22 +136,28 @@ impl Structure<'_> {
                     barrier.id, barrier.blocks
                 );
                 let met = |op: &Op| matches!(op, Op::Barrier(other) if other.id == barrier.id);
-                self.add(FindingKind::Pairing, Position::first(self.plan, rank, met), message);
+                let first = self.first(rank, met);
+                self.add(FindingKind::Pairing, first, message);
             }
         }
     }
 
-    /// The first operation that uses a channel.
-    fn first_on(&self, rank: u32, channel: Channel) -> Option<Position> {
+    /// The first operation of a rank that `is` one, for a finding. None is looked for behind as many findings as are told: a file may have
+    /// as many mistakes as operations.
+    fn first(&self, rank: u32, is: impl Fn(&Op) -> bool) -> Option<Position> {
+        (self.findings.len() < MOST).then(|| Position::first(self.plan, rank, is))?
+    }
+
+    fn uses(&self, rank: u32, channel: Channel, op: &Op) -> bool {
         let peer = self.plan.ranks[rank as usize].peers(channel.kind)[channel.index as usize];
         let reaches = |operand: &Operand| matches!(operand.place, Place::Remote { rank, .. } if rank == peer);
-        Position::first(self.plan, rank, |op| match op {
+        match op {
             Op::Signal { channel: used, .. } | Op::Wait { channel: used, .. } => *used == channel,
             Op::Flush { channel: used } => *used == channel.index && channel.kind == ChannelKind::Port,
             Op::Port(put) => put.channel == channel.index && channel.kind == ChannelKind::Port,
             Op::Move(moved) => channel.kind == ChannelKind::Memory && operands(moved).any(reaches),
             _ => false,
-        })
+        }
     }
 
     fn switches(&mut self, rank: u32) {
@@ -174,8 +180,8 @@ impl Structure<'_> {
             };
             let uses =
                 |operand: &Operand| matches!(operand.place, Place::Switch(used) if used as usize == index);
-            let first = |op: &Op| matches!(op, Op::Move(moved) if operands(moved).any(uses));
-            self.add(FindingKind::Bounds, Position::first(self.plan, rank, first), message);
+            let first = self.first(rank, |op| matches!(op, Op::Move(moved) if operands(moved).any(uses)));
+            self.add(FindingKind::Bounds, first, message);
         }
     }
 

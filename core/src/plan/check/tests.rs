@@ -3,8 +3,8 @@
 use super::super::oracle;
 use super::super::simulate::{self, Config};
 use super::super::{
-    Block, Buffer, Channel, ChannelKind, Form, Kind, Loop, Move, Op, Operand, Plan, PortPut, Protocol,
-    Reduction, Share, samples,
+    Barrier, Block, Buffer, Channel, ChannelKind, Form, Kind, Loop, Move, Op, Operand, Operation, Plan,
+    PortPut, Protocol, Reduction, Share, samples,
 };
 use super::{Finding, FindingKind, check};
 
@@ -199,6 +199,18 @@ fn a_semaphore_that_is_not_released() {
     );
 }
 
+/// As many mistakes as operations, in a file of some megabytes: looking for each one's place from the start would take hours.
+#[test]
+fn places_are_looked_for_only_of_what_is_told() {
+    let mut plan = samples::two_shot(2);
+    plan.ranks[0].memory_channels = vec![0; 1_000_000];
+    let first = samples::ops(&mut plan, 0, 0)[0].clone();
+    *samples::ops(&mut plan, 0, 0) = vec![first; 300_000];
+    let barrier = |id: u32| Operation { op: Op::Barrier(Barrier { id, blocks: 7 }), origin: id };
+    samples::ops(&mut plan, 1, 0).extend((0..300_000).map(barrier));
+    assert!((1..100).contains(&super::structure(&plan).len()));
+}
+
 #[test]
 fn structures() {
     let wrong = |change: &dyn Fn(&mut Plan), expected: &str| {
@@ -240,7 +252,7 @@ fn structures() {
     wrong(&op(Op::Flush { channel: 0 }), "port channel 0 does not exist");
     wrong(&op(Op::Acquire { semaphore: 0 }), "semaphore 0 does not exist");
     wrong(
-        &op(Op::Barrier(super::super::Barrier { id: 0, blocks: 2 })),
+        &op(Op::Barrier(Barrier { id: 0, blocks: 2 })),
         "rank 0 block 0 operation 3: barrier 0 of rank 0 is of 2 blocks, but blocks [0] come to it",
     );
     wrong(&op(Op::Port(Box::new(put))), "packets lie in scratch only");

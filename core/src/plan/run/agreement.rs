@@ -223,7 +223,7 @@ impl Said {
     fn decode(bytes: &[u8]) -> WireResult<Self> {
         let mut r = Reader::new(bytes);
         let said = match r.u8()? {
-            0 => Self::Failed(r.str(MOST_TEXT)?.to_owned()),
+            0 => Self::Failed(r.text(MOST_TEXT)?),
             1 => {
                 let (scratch_bytes, taken_bytes, count) = (r.u64()?, r.u64()?, r.u64()?);
                 // A false count ends with the bytes that are there.

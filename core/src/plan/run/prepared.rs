@@ -245,7 +245,8 @@ impl Prepared {
     fn part(&self, rank: u32, bytes: u64) -> (u64, u64) {
         let rank = u64::from(rank);
         match (&self.plan.collective.kind, self.plan.collective.in_place) {
-            (Kind::AllGather | Kind::Gather { .. }, true) => (rank * bytes, 0),
+            // A call that does not fit in the address space is refused for its length.
+            (Kind::AllGather | Kind::Gather { .. }, true) => (rank.saturating_mul(bytes), 0),
             (Kind::ReduceScatter | Kind::Scatter { .. }, true) => {
                 (0, bytes / self.plan.ranks.len() as u64 * rank)
             }
