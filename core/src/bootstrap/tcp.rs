@@ -209,7 +209,7 @@ impl Bootstrap for TcpBootstrap {
         w.u64(tag).raw(bytes);
         let link = self.link_to(peer, deadline)?;
         // Wait until the kernel has it, so that dropping the bootstrap right after this loses nothing.
-        link.post(MESSAGE, w.as_bytes()).and_then(|()| link.flush(deadline)).map_err(|error| error.of("send"))
+        link.send(MESSAGE, w.as_bytes(), deadline).map_err(|error| error.of("send"))
     }
 
     fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {

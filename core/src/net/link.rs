@@ -15,7 +15,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 
-/// Bytes that may wait in a link. If more wait, the peer does not read, and posting is an error.
+/// Bytes that may wait in a link. Posting more is an error: the peer does not read as fast as this side posts.
 const MAX_QUEUED: u64 = 64 << 20;
 
 /// Bytes written in one turn. A peer that reads as fast as it is written to would otherwise hold the caller, and whoever waits for
@@ -125,27 +125,22 @@ impl Link {
     /// The same with descriptors, which are closed here once they are sent. Unix sockets only.
     pub fn post_fds(&self, kind: u16, payload: &[u8], fds: Vec<OwnedFd>) -> Result<()> {
         let bytes = frame::encode(kind, payload, fds.len(), self.inner.max_frame)?;
+        self.inner.enqueue(&mut lock(&self.inner.out), bytes, fds)
+    }
+
+    /// Sends a frame once there is room for it, and waits until it is with the kernel. Must not be called from a handler.
+    pub fn send(&self, kind: u16, payload: &[u8], deadline: Deadline) -> Result<()> {
+        let bytes = frame::encode(kind, payload, 0, self.inner.max_frame)?;
         let mut out = lock(&self.inner.out);
-        if let Some(error) = &out.failed {
-            return Err(error.clone());
+        while !out.has_room(bytes.len()) && out.failed.is_none() {
+            if deadline.expired() {
+                return Err(self.late("send", &out));
+            }
+            out = wait(&self.inner.drained, out, deadline);
         }
-        if out.closing {
-            return Err(Error::usage("post", "the link was closed on this side"));
-        }
-        let queued = out.queued();
-        if queued + bytes.len() as u64 > MAX_QUEUED {
-            let message = format!("{queued} bytes wait to be sent; the peer does not read");
-            return Err(Error::new(ErrorKind::Remote, "post", message).with_peer(self.inner.peer.from));
-        }
-        out.posted += bytes.len() as u64;
-        out.queue.push_back(Chunk { bytes, written: 0, fds });
-        if out.queue.len() == 1 {
-            self.inner.write_some(&mut out);
-        }
-        match &out.failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.inner.enqueue(&mut out, bytes, Vec::new())?;
+        drop(out);
+        self.flush(deadline)
     }
 
     /// Waits until everything posted so far is with the kernel. Succeeds then even if the link has ended since, because a
@@ -161,12 +156,15 @@ impl Link {
                 return Err(error.clone());
             }
             if deadline.expired() {
-                let message =
-                    format!("{} bytes could not be sent in time; the peer does not read", out.queued());
-                return Err(Error::timeout("flush", message).with_peer(self.inner.peer.from));
+                return Err(self.late("flush", &out));
             }
             out = wait(&self.inner.drained, out, deadline);
         }
+    }
+
+    fn late(&self, op: &'static str, out: &Outbound) -> Error {
+        let message = format!("{} bytes could not be sent in time; the peer does not read", out.queued());
+        Error::timeout(op, message).with_peer(self.inner.peer.from)
     }
 
     /// Closes the link once its queue has been sent. The handler is not told.
@@ -192,9 +190,37 @@ impl Outbound {
     fn queued(&self) -> u64 {
         self.posted - self.written
     }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.queued() + bytes as u64 <= MAX_QUEUED
+    }
 }
 
 impl LinkInner {
+    fn enqueue(&self, out: &mut Outbound, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<()> {
+        if let Some(error) = &out.failed {
+            return Err(error.clone());
+        }
+        if out.closing {
+            return Err(Error::usage("post", "the link was closed on this side"));
+        }
+        if !out.has_room(bytes.len()) {
+            let queued = out.queued();
+            let message =
+                format!("{queued} bytes wait to be sent already; the peer reads too slowly, or not at all");
+            return Err(Error::new(ErrorKind::Remote, "post", message).with_peer(self.peer.from));
+        }
+        out.posted += bytes.len() as u64;
+        out.queue.push_back(Chunk { bytes, written: 0, fds });
+        if out.queue.len() == 1 {
+            self.write_some(out);
+        }
+        match &out.failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// Has the service thread watch the socket. Under the lock, so that a poster that meets a full socket either finds
     /// it registered or is found here.
     pub(super) fn register(&self) -> io::Result<()> {
@@ -262,6 +288,8 @@ impl LinkInner {
                     out.written += count as u64;
                     if chunk.written == chunk.bytes.len() {
                         out.queue.pop_front();
+                        // Its sender need not wait for what others have posted since.
+                        self.drained.notify_all();
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.watch_for_room(out),

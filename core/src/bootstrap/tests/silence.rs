@@ -6,7 +6,7 @@ use super::*;
 fn a_send_to_a_rank_lost_by_silence_says_so() {
     let id = id();
     let mut children = [spawn(1, &id), spawn(2, &id)];
-    let config = BootstrapConfig::default().with_peer_timeout(Some(Duration::from_secs(3)));
+    let config = BootstrapConfig::default().with_peer_timeout(Some(Duration::from_secs(6)));
     let b = TcpBootstrap::with_config(0, 3, &id, &config, soon()).unwrap();
     assert_eq!(b.recv(1, 1, soon()).unwrap(), b"here");
     assert_eq!(b.recv(2, 1, soon()).unwrap(), b"here");

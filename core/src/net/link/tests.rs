@@ -54,15 +54,19 @@ impl LinkService for Asked {
     fn rest(&self, _: u64) {}
 }
 
+fn open() -> (Link, Arc<AtomicU64>, Arc<Asked>) {
+    let (taken, service) = (Arc::new(AtomicU64::new(0)), Arc::new(Asked::default()));
+    let raw = Box::new(Open { taken: taken.clone(), file: std::fs::File::open("/dev/null").unwrap() });
+    let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
+    (Link::new(1, raw, claims, u32::MAX, service.clone()), taken, service)
+}
+
 /// Otherwise a long message holds its sender, and everybody who waits for the lock, past every deadline.
 #[test]
 fn one_turn_writes_a_bounded_part_of_a_long_message() {
     const LONG: usize = 16 << 20;
     const MOST: u64 = 1 << 20;
-    let (taken, service) = (Arc::new(AtomicU64::new(0)), Arc::new(Asked::default()));
-    let raw = Box::new(Open { taken: taken.clone(), file: std::fs::File::open("/dev/null").unwrap() });
-    let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
-    let link = Link::new(1, raw, claims, u32::MAX, service.clone());
+    let (link, taken, service) = open();
     link.post(1, &vec![7; LONG]).unwrap();
     assert!(taken.load(Ordering::Relaxed) <= MOST, "{taken:?} bytes in one turn");
     assert_eq!(service.0.load(Ordering::Relaxed), 1, "the service thread goes on");
@@ -78,5 +82,48 @@ fn one_turn_writes_a_bounded_part_of_a_long_message() {
         turns += 1;
     }
     assert!((15..=17).contains(&turns), "{turns} turns");
+    assert_eq!(taken.load(Ordering::Relaxed), link.sent());
+}
+
+/// Whoever has sent a long message goes on when the kernel has it, although others keep the queue full.
+#[test]
+fn a_flush_waits_for_no_more_than_was_posted_before() {
+    let (link, _, _) = open();
+    link.post(1, &vec![7; 3 << 20]).unwrap();
+    std::thread::scope(|scope| {
+        let all = lock(&link.inner.out).posted;
+        let flush = scope.spawn(|| link.flush(Deadline::after(Duration::from_secs(3600))).unwrap());
+        // The next message lies behind it, and is never sent.
+        while lock(&link.inner.out).written < all - (1 << 20) {
+            link.inner.writable();
+        }
+        // Whether it has begun to wait, it need not say: then it finds the bytes written.
+        std::thread::sleep(Duration::from_millis(20));
+        link.post(1, &vec![7; 3 << 20]).unwrap();
+        link.inner.writable();
+        flush.join().unwrap();
+    });
+    assert!(!lock(&link.inner.out).queue.is_empty());
+}
+
+/// Threads that send more than a link holds wait for room, until their deadline.
+#[test]
+fn a_send_waits_for_room() {
+    let (link, taken, _) = open();
+    std::thread::scope(|scope| {
+        let send = || link.send(1, &vec![7; 16 << 20], Deadline::after(Duration::from_secs(3600))).unwrap();
+        let threads: Vec<_> = (0..6).map(|_| scope.spawn(send)).collect();
+        while lock(&link.inner.out).queued() <= MAX_QUEUED - (16 << 20) {
+            std::thread::yield_now();
+        }
+        let late = link.send(1, &vec![7; 32 << 20], Deadline::after(Duration::ZERO)).unwrap_err();
+        assert_eq!((late.kind(), late.op()), (ErrorKind::Timeout, "send"), "{late}");
+        let full = link.post(1, &vec![7; 32 << 20]).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::Remote, "{full}");
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            link.inner.writable();
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
     assert_eq!(taken.load(Ordering::Relaxed), link.sent());
 }
