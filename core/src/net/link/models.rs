@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::sync::AtomicU32;
 
-/// A socket that is full until somebody makes room, and takes a byte at a time then.
+/// A socket that is full until somebody makes room, and takes everything then.
 #[derive(Debug)]
 struct Narrow {
     room: Arc<AtomicU32>,

@@ -34,7 +34,7 @@ fn a_listener_that_turns_everybody_away_is_asked_less_and_less_often() {
 }
 
 #[test]
-fn rules_of_faults_change_streams_if_it_has_rules_for_them() {
+fn rules_change_streams_if_there_are_any_for_the_network() {
     let rule = NetFault::new(NetAction::Drop);
     for (net, fails) in [(vec![], false), (vec![rule], true)] {
         let rules = Rules { net, ..Rules::default() };

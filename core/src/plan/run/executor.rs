@@ -163,7 +163,8 @@ impl Executor {
     /// # Errors
     /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the
     /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers; `PeerLost` once a rank is lost or
-    /// has left; `Aborted` once the communicator is aborted; a driver error.
+    /// has left; `Aborted` once the communicator is aborted; a driver error: then the call may have begun in part, and peers wait for the
+    /// rest of it until the communicator is aborted.
     pub fn execute(
         &self,
         stream: &Stream,
