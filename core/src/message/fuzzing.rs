@@ -4,12 +4,15 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::Address;
+use super::credit::Amount;
+use super::handing::Handed;
 use super::head::{Head, Operation};
 use super::hello::Hello;
 use super::keys;
 use super::mappings::Place;
 use super::serving;
 use super::tcp::{Inbound, Scratch};
+use super::verbs::{Header, Offer};
 use super::wire::{Landing, Sink};
 use crate::error::Result;
 use crate::net::RawStream;
@@ -77,6 +80,28 @@ pub fn message_key(bytes: &[u8]) -> Option<Vec<u8>> {
 /// The place of exposed memory within its descriptor.
 pub fn message_place(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(Place::decode(bytes).ok()?.encode().to_vec())
+}
+
+/// The frame behind the descriptors of memory that is handed over.
+pub fn message_handed(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(Handed::decode(bytes).ok()?.encode())
+}
+
+/// Room in an inbox that is given back.
+pub fn message_credit(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(Amount::decode(bytes).ok()?.encode().to_vec())
+}
+
+/// The offer of a queue pair.
+pub fn message_offer(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(Offer::decode(bytes.try_into().ok()?).ok()?.encode().to_vec())
+}
+
+/// A packet of a queue pair: its header, which must fit what is behind it.
+pub fn message_packet(bytes: &[u8]) -> Option<Vec<u8>> {
+    let header = Header::decode(bytes).ok()?;
+    assert_eq!(header.length as usize, bytes.len() - Header::BYTES);
+    Some([&header.encode()[..], &bytes[Header::BYTES..]].concat())
 }
 
 /// A socket that has received `bytes`, and gives `step` of them at a time.
@@ -199,6 +224,18 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
     for length in [100, 0, u64::MAX] {
         all.push(("message-place", Place { length, word: 3, serial: 5 }.encode().to_vec()));
     }
+    let place = Place { length: 0, word: 3, serial: 5 };
+    for handed in
+        [Handed::Bytes(Place { length: 100, ..place }), Handed::Device(place, vec![7; 9]), Handed::Half]
+    {
+        all.push(("message-handed", handed.encode()));
+    }
+    all.push(("message-credit", Amount { messages: 6, bytes: 8192 }.encode().to_vec()));
+    all.push(("message-offer", Offer::of(pair).encode().to_vec()));
+    for (returned, body) in [(0_u32, &b"frame"[..]), (9, b"")] {
+        let header = Header { returned, length: body.len() as u32 };
+        all.push(("message-packet", [&header.encode()[..], body].concat()));
+    }
     let hello = Hello {
         rank: 1,
         generation: 2,
@@ -208,11 +245,11 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ring: 512,
         verbs: 0,
         life: 5,
-        inbox: super::credit::Amount { messages: 6, bytes: 8192 },
+        inbox: Amount { messages: 6, bytes: 8192 },
         verdict: super::hello::Verdict::Taken,
     };
     all.push(("message-hello", hello.encode().to_vec()));
-    let over_verbs = Hello { ring: 0, verbs: super::verbs::Offer::BYTES as u32, ..hello };
+    let over_verbs = Hello { ring: 0, verbs: Offer::BYTES as u32, ..hello };
     all.push(("message-hello", over_verbs.encode().to_vec()));
     let unix = Some("/tmp/aqueduct-socket-abcdef/s".into());
     let ips = vec!["10.1.2.3:4567".parse().expect("IPv4"), "[fd00::7]:89".parse().expect("IPv6")];

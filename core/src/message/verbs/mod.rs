@@ -41,6 +41,8 @@ mod wire;
 pub(super) use draft::{Draft, VerbsLink};
 pub(super) use nic::{Choice, Nic};
 pub(super) use offer::Offer;
+#[cfg(feature = "fuzzing")]
+pub(super) use packet::Header;
 pub(super) use wire::VerbsWire;
 
 /// Bytes of a packet, its header included.

@@ -19,6 +19,12 @@ impl Offer {
     /// Size of the wire form.
     pub(in crate::message) const BYTES: usize = 52;
 
+    /// An offer of the queue pair at `address`.
+    #[cfg(feature = "fuzzing")]
+    pub(in crate::message) fn of(address: QpAddress) -> Self {
+        Self { address }
+    }
+
     /// The wire form: version, bytes of a packet, receives, address.
     pub(in crate::message) fn encode(self) -> [u8; Self::BYTES] {
         let mut w = Writer::new();

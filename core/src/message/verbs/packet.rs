@@ -6,22 +6,22 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The header, as decoded and checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(in crate::message) struct Header {
     /// Receives that the sender has posted again.
-    pub(super) returned: u32,
+    pub(in crate::message) returned: u32,
     /// Bytes of the stream behind the header.
-    pub(super) length: u32,
+    pub(in crate::message) length: u32,
 }
 
 impl Header {
-    pub(super) const BYTES: usize = 8;
+    pub(in crate::message) const BYTES: usize = 8;
 
-    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+    pub(in crate::message) fn encode(self) -> [u8; Self::BYTES] {
         (u64::from(self.returned) | u64::from(self.length) << 32).to_le_bytes()
     }
 
     /// The header of the packet `bytes`, whose length must be what the header says.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+    pub(in crate::message) fn decode(bytes: &[u8]) -> Result<Self> {
         let Some(first) = bytes.first_chunk::<{ Self::BYTES }>() else {
             return Err(broken(format!("a packet of {} bytes", bytes.len())));
         };
