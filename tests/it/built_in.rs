@@ -239,11 +239,11 @@ impl<'a> Bench<'a> {
     fn ways(&self) {
         let (limit, inputs) = (self.limit(), self.whole()[0]);
         let way = |in_place: bool, part: usize| {
-            self.collective.algorithm(in_place, inputs * part, Element::F32).unwrap()
+            self.collective.algorithm(in_place, inputs * part, Element::F32, None).unwrap()
         };
         let shown = |in_place: bool, part: usize| {
             let buffers = &self.shown[usize::from(in_place)];
-            self.collective.algorithm_on(buffers, inputs * part, Element::F32).unwrap()
+            self.collective.algorithm_on(buffers, inputs * part, Element::F32, None).unwrap()
         };
         // One rank needs nobody, and never to be shown anything.
         let ranks = self.rank.comm.size();

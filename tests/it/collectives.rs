@@ -80,7 +80,7 @@ impl<'a> Bench<'a> {
             "rank {me} of {ranks}: {} {} of {count}, {place:?}, {}, call {}",
             ty.name(),
             op.name(),
-            self.reduce.algorithm(in_place, count, ty).unwrap(),
+            self.reduce.algorithm(in_place, count, ty, None).unwrap(),
             self.iteration
         );
         let mut seen = vec![0; len + 256];
@@ -120,7 +120,7 @@ fn sizes(rank: &Rank, way: Way) {
     let variants = [F32_SUM, (Element::Bf16, Reduction::Sum)];
     let mut bench = Bench::new(rank, way.config(variants));
     if rank.comm.size() > 1 {
-        let ways = COUNTS.map(|count| bench.reduce.algorithm(true, count, Element::F32).unwrap());
+        let ways = COUNTS.map(|count| bench.reduce.algorithm(true, count, Element::F32, None).unwrap());
         assert_eq!(ways, [way.name(); COUNTS.len()]);
     }
     for (ty, op) in variants {
@@ -136,7 +136,7 @@ fn sizes(rank: &Rank, way: Way) {
 fn choice(rank: &Rank) {
     let config = CollectiveConfig::default().with_variants([F32_SUM]).with_line_bytes(0);
     let mut bench = Bench::new(rank, config);
-    let way = |count| bench.reduce.algorithm(false, count, Element::F32).unwrap();
+    let way = |count| bench.reduce.algorithm(false, count, Element::F32, None).unwrap();
     let count =
         (1..=1 << 18).rev().find(|&count| way(count) == "packets").expect("small calls go as packets");
     // One rank alone has nothing to exchange.

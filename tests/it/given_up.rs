@@ -83,7 +83,7 @@ fn loaded(comm: &Communicator) -> Arc<GpuBuffer> {
 
 fn prepare(comm: &Communicator, way: Way) -> Collective {
     let all_reduce = Collective::prepare(comm, Kind::AllReduce, way.config([F32_SUM]), soon()).unwrap();
-    assert_eq!(all_reduce.algorithm(true, COUNT, F32_SUM.0).unwrap(), way.name());
+    assert_eq!(all_reduce.algorithm(true, COUNT, F32_SUM.0, None).unwrap(), way.name());
     all_reduce
 }
 

@@ -84,7 +84,7 @@ fn all_reduce(machine: Machine, test: &str) {
             let prepare =
                 |comm: &Communicator| Collective::prepare(comm, Kind::AllReduce, config.clone(), soon());
             let reduces = together(&comms, prepare).unwrap();
-            assert_eq!(reduces[0].algorithm(true, COUNT, ty).unwrap(), way.name());
+            assert_eq!(reduces[0].algorithm(true, COUNT, ty, None).unwrap(), way.name());
             let (buffers, streams) = (buffers(&comms, COUNT * ty.bytes()), streams(&comms));
             for (rank, buffer) in (0..).zip(&buffers) {
                 buffer.upload(0, &elements(ty, rank, iteration, COUNT), soon()).unwrap();

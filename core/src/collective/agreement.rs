@@ -1,9 +1,8 @@
 //! The agreement of all ranks that they were asked for the same collective, before they choose its plans.
 
-use std::ops::RangeInclusive;
-
 use super::config::CollectiveConfig;
 use super::named::described;
+use super::selector::PlanSelector;
 use super::tuning::{Choice, Tuning};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -129,9 +128,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         format!("{} {}", element.name(), reduction.map_or("moves", Reduction::name))
     };
     settings.extend(variants.iter().take(MAX_SETTINGS / 4).map(variant));
-    let sizes = |(plan, bytes): &(Plan, RangeInclusive<u64>)| {
-        format!("the plan {:.200} for {} to {} bytes", plan.name, bytes.start(), bytes.end())
-    };
+    let sizes = |(plan, calls): &(Plan, PlanSelector)| format!("the plan {:.200} for {calls}", plan.name);
     settings.extend(plans.iter().take(MAX_SETTINGS / 2).map(sizes));
     settings
 }

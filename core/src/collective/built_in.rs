@@ -91,6 +91,8 @@ impl Collective {
         let (deadline, ranks) = (deadline.into(), comm.size());
         let geometry = agreed_geometry(comm);
         let (chosen, scratch) = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
+        // What plans are for was agreed on, and so is which of them are passed over.
+        let config = config.for_these(&kind, comm);
         // All calls belong on one stream.
         let series = comm.context().new_series();
         let slice = staging_bytes(ranks, &config, geometry, scratch);
@@ -99,8 +101,8 @@ impl Collective {
         let wanted: Vec<_> = drafts.iter().map(|draft| (&draft.plan, draft.settings.clone())).collect();
         let executors = called_for(PREPARE, &kind, Executor::prepare_all(comm, &wanted, deadline))?;
         let entry = |(draft, executor): (Draft, Executor)| {
-            let Draft { name, bytes, sliced, .. } = draft;
-            Entry { name, executor, bytes, sliced }
+            let Draft { name, calls, sliced, .. } = draft;
+            Entry { name, executor, calls, sliced }
         };
         let entries: Vec<Entry> = drafts.into_iter().zip(executors).map(entry).collect();
         // An all-reduce goes through scratch instead.
@@ -169,24 +171,36 @@ impl Collective {
     }
 
     /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `lines`, `two-shot`, `staged`, or the name of a
-    /// user's plan.
+    /// user's plan. As in [`launch`](Self::launch), no reduction means the sum.
     ///
     /// # Errors
     /// `InvalidUsage` for a count that the collective cannot have.
-    pub fn algorithm(&self, in_place: bool, count: usize, element: Element) -> Result<&str> {
+    pub fn algorithm(
+        &self,
+        in_place: bool,
+        count: usize,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<&str> {
         const OP: &str = "Collective::algorithm";
         let call = self.call(OP, count, element)?;
-        Ok(self.name(self.way(OP, &call, in_place, false)?))
+        Ok(self.name(self.way(OP, &call, in_place, false, reduction.into())?))
     }
 
     /// The way of a call on shown buffers: also `zero-copy` and `copy-engine`.
     ///
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
-    pub fn algorithm_on(&self, buffers: &CollectiveBuffers, count: usize, element: Element) -> Result<&str> {
+    pub fn algorithm_on(
+        &self,
+        buffers: &CollectiveBuffers,
+        count: usize,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<&str> {
         const OP: &str = "Collective::algorithm_on";
         let call = self.call(OP, count, element)?;
-        Ok(self.name(self.way(OP, &call, buffers.in_place, true)?))
+        Ok(self.name(self.way(OP, &call, buffers.in_place, true, reduction.into())?))
     }
 
     /// Why a call goes the way that [`algorithm`](Self::algorithm) names, or [`algorithm_on`](Self::algorithm_on) if `shown`: a line for
@@ -194,7 +208,14 @@ impl Collective {
     ///
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
-    pub fn explain(&self, in_place: bool, shown: bool, count: usize, element: Element) -> Result<String> {
+    pub fn explain(
+        &self,
+        in_place: bool,
+        shown: bool,
+        count: usize,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<String> {
         const OP: &str = "Collective::explain";
         let call = self.call(OP, count, element)?;
         let (inner, bytes) = (&self.inner, call.bytes());
@@ -202,12 +223,12 @@ impl Collective {
         let longest = packet_bytes.max(line_bytes);
         let why = &inner.chosen.why;
         let buffers = if shown { "shown to the peers" } else { "not shown to the peers" };
-        let way = self.way(OP, &call, in_place, shown)?;
+        let way = self.way(OP, &call, in_place, shown, reduction.into())?;
         if let Way::Plan(index) = way
             && index < inner.users
         {
-            let Entry { name, bytes, .. } = &inner.plans[index];
-            return Ok(format!("the plan {name} was given for {} to {} bytes", bytes.start(), bytes.end()));
+            let Entry { name, calls, .. } = &inner.plans[index];
+            return Ok(format!("the plan {name} was given for {calls}"));
         }
         Ok(match (self.name(way), way) {
             ("packets", _) => {
@@ -305,7 +326,7 @@ impl Collective {
         if count == 0 || in_place && inner.comm.size() == 1 {
             return Ok(());
         }
-        let launched = match self.way(op, &call, in_place, shown.is_some())? {
+        let launched = match self.way(op, &call, in_place, shown.is_some(), reduction)? {
             Way::Staged => {
                 let Some((executor, staging)) = &inner.staging else { return Err(no_way(op)) };
                 staging.launch(executor, stream, slices, &call, reduction)
@@ -343,12 +364,22 @@ impl Collective {
     }
 
     /// The same on every rank, since it looks at nothing else.
-    fn way(&self, op: &'static str, call: &Call, in_place: bool, shown: bool) -> Result<Way> {
+    fn way(
+        &self,
+        op: &'static str,
+        call: &Call,
+        in_place: bool,
+        shown: bool,
+        reduction: Option<Reduction>,
+    ) -> Result<Way> {
+        // As a call that names none.
+        let reduction = (!self.inner.variants.is_empty()).then(|| reduction.unwrap_or(Reduction::Sum));
         // One rank has no plans of calls in place, which do nothing.
         let in_place = in_place && self.inner.comm.size() > 1 && plans::in_place_differs(&self.inner.kind);
         let serves = |entry: &Entry| {
             entry.in_place() == in_place
-                && entry.bytes.contains(&call.bytes())
+                && entry.calls.bytes.contains(&call.bytes())
+                && entry.calls.takes(call.element, reduction)
                 && (shown || !entry.executor.reaches_buffers())
                 && (entry.sliced || call.lengths()[0] as u64 <= entry.executor.max_bytes())
                 && entry.divides(call)

@@ -1,9 +1,9 @@
 //! Settings of a collective.
 
-use std::ops::RangeInclusive;
-
 use super::plans::in_place_differs;
+use super::selector::PlanSelector;
 use super::tuning::Tuning;
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::plan::{Element, ExecutorConfig, Kind, Plan, Reduction};
 
@@ -12,7 +12,7 @@ use crate::plan::{Element, ExecutorConfig, Kind, Plan, Reduction};
 #[non_exhaustive]
 pub struct CollectiveConfig {
     pub(super) variants: Vec<(Element, Option<Reduction>)>,
-    pub(super) plans: Vec<(Plan, RangeInclusive<u64>)>,
+    pub(super) plans: Vec<(Plan, PlanSelector)>,
     pub(super) packet_bytes: Option<u64>,
     pub(super) line_bytes: Option<u64>,
     pub(super) copy_bytes: Option<u64>,
@@ -29,14 +29,14 @@ impl CollectiveConfig {
         self
     }
 
-    /// The same with a plan of the user's own for messages of these sizes, in bytes of the larger of a rank's two buffers. It serves
-    /// the calls that it can: in place or not as it says, on shown buffers only if peers reach its buffers, and sizes
+    /// The same with a plan of the user's own for these calls: a range of sizes, in bytes of the larger of a rank's two buffers, or a
+    /// [`PlanSelector`]. It serves the calls that it can: in place or not as it says, on shown buffers only if peers reach its buffers, and sizes
     /// that its chunks divide. Where several serve a call, the first one given does; where none does, a built-in plan. Gather and
     /// scatter take none, and plans whose chunks have sizes of their own run in [`Executor`](crate::plan::Executor)s only.
     /// [`prepare`](super::Collective::prepare) refuses a range without a size.
     #[must_use]
-    pub fn with_plan(mut self, plan: Plan, bytes: RangeInclusive<u64>) -> Self {
-        self.plans.push((plan, bytes));
+    pub fn with_plan(mut self, plan: Plan, calls: impl Into<PlanSelector>) -> Self {
+        self.plans.push((plan, calls.into()));
         self
     }
 
@@ -83,6 +83,23 @@ impl CollectiveConfig {
         self
     }
 
+    /// The same without the plans that are not for these ranks, or for none of the types and reductions.
+    pub(super) fn for_these(mut self, kind: &Kind, comm: &Communicator) -> Self {
+        let mut plans = std::mem::take(&mut self.plans);
+        plans.retain(|(_, calls)| {
+            calls.is_for(comm) && (!reduces(kind) || self.variants_of(calls).next().is_some())
+        });
+        Self { plans, ..self }
+    }
+
+    /// The types and reductions of the calls that a plan is for.
+    pub(super) fn variants_of(
+        &self,
+        calls: &PlanSelector,
+    ) -> impl Iterator<Item = (Element, Option<Reduction>)> {
+        self.variants.iter().copied().filter(|&(element, reduction)| calls.takes(element, reduction))
+    }
+
     pub(super) fn executor(&self, max_bytes: Option<u64>) -> ExecutorConfig {
         let config = ExecutorConfig::default().with_variants(self.variants.iter().copied());
         match max_bytes {
@@ -118,12 +135,21 @@ impl CollectiveConfig {
                 kind.name()
             ));
         }
-        if let Some((plan, bytes)) = self.plans.iter().find(|(_, bytes)| bytes.is_empty()) {
-            let (from, to) = (bytes.start(), bytes.end());
+        if let Some((plan, calls)) = self.plans.iter().find(|(_, calls)| calls.bytes.is_empty()) {
+            let (from, to) = (calls.bytes.start(), calls.bytes.end());
             return refuse(format!(
                 "the plan {} is for {from} to {to} bytes, which no message has; give CollectiveConfig::with_plan a range \
                  that ends where it begins, or above",
                 plan.name
+            ));
+        }
+        if let Some((plan, _)) =
+            self.plans.iter().find(|(_, calls)| calls.reductions.is_some()).filter(|_| !reduces(kind))
+        {
+            return refuse(format!(
+                "the plan {} is for some reductions only, and {} has none; drop PlanSelector::with_reductions",
+                plan.name,
+                kind.name()
             ));
         }
         if let Some((plan, _)) = self.plans.iter().find(|(plan, _)| plan.settings.variable_chunks) {

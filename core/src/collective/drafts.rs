@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use super::call::Call;
 use super::config::CollectiveConfig;
 use super::plans::{self, Shape};
+use super::selector::PlanSelector;
 use super::sizes::{shape, usual_blocks};
 use super::tuning::Choice;
 use crate::channel::Geometry;
@@ -24,7 +25,7 @@ pub(super) struct Draft {
     pub(super) name: String,
     pub(super) plan: Plan,
     pub(super) settings: ExecutorConfig,
-    pub(super) bytes: RangeInclusive<u64>,
+    pub(super) calls: PlanSelector,
     /// A longer call than the plan's scratch serves is cut into slices.
     pub(super) sliced: bool,
 }
@@ -40,12 +41,13 @@ pub(super) fn drafts(
     series: Series,
 ) -> Result<Vec<Draft>> {
     let mut drafts = Vec::new();
-    for (plan, bytes) in &config.plans {
-        let most = Call::most_input(kind, ranks, *bytes.end()).min(plan.settings.max_bytes);
-        let most = (*bytes.end() < u64::MAX).then_some(most);
-        let settings = config.executor(most).in_series(series);
-        let (name, plan, bytes) = (plan.name.clone(), plan.clone(), bytes.clone());
-        drafts.push(Draft { name, plan, settings, bytes, sliced: false });
+    for (plan, calls) in &config.plans {
+        let longest = *calls.bytes.end();
+        let most = Call::most_input(kind, ranks, longest).min(plan.settings.max_bytes);
+        let most = (longest < u64::MAX).then_some(most);
+        let settings = config.executor(most).with_variants(config.variants_of(calls)).in_series(series);
+        let (name, plan, calls) = (plan.name.clone(), plan.clone(), calls.clone());
+        drafts.push(Draft { name, plan, settings, calls, sliced: false });
     }
     for in_place in [false, true] {
         // In place one rank alone has nothing to do.
@@ -58,7 +60,8 @@ pub(super) fn drafts(
             let settings = config.executor(Some(most)).unchecked().in_series(series);
             let settings = if plans::in_place_differs(kind) { settings } else { settings.in_either_place() };
             let sliced = name == TWO_SHOT;
-            drafts.push(Draft { name: name.to_owned(), plan, settings, bytes, sliced });
+            let calls = PlanSelector::sizes(bytes);
+            drafts.push(Draft { name: name.to_owned(), plan, settings, calls, sliced });
         })?;
     }
     Ok(drafts)

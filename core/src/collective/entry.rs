@@ -1,8 +1,7 @@
 //! A prepared plan of a collective, and the calls that it is for.
 
-use std::ops::RangeInclusive;
-
 use super::call::Call;
+use super::selector::PlanSelector;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, Stream};
 use crate::plan::{Executor, Reduction};
@@ -15,8 +14,7 @@ const VECTOR: usize = 16;
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) executor: Executor,
-    /// In bytes of the larger of a rank's two buffers.
-    pub(super) bytes: RangeInclusive<u64>,
+    pub(super) calls: PlanSelector,
     /// A longer call than the plan's scratch serves is cut into slices. Only of a collective whose input and output are alike.
     pub(super) sliced: bool,
 }

@@ -13,6 +13,7 @@ mod geometry;
 mod named;
 mod plans;
 mod point_to_point;
+mod selector;
 mod sizes;
 mod staging;
 #[cfg(all(test, not(loom)))]
@@ -24,5 +25,6 @@ pub use barrier::Barrier;
 pub use built_in::{Collective, CollectiveBuffers};
 pub use config::CollectiveConfig;
 pub use point_to_point::{PointToPoint, ReceiveBuffer};
+pub use selector::PlanSelector;
 pub use tuning::{Choice, Tuning};
 pub use variable::{VariableBuffers, VariableCollective, VariableCounts};

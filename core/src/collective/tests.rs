@@ -33,7 +33,7 @@ fn prepare(comm: &Communicator, config: CollectiveConfig) -> Result<Collective> 
 
 /// The way of messages of so many bytes of output.
 fn way(collective: &Collective, bytes: usize) -> String {
-    collective.algorithm(false, bytes / 2, Element::U8).unwrap().to_owned()
+    collective.algorithm(false, bytes / 2, Element::U8, None).unwrap().to_owned()
 }
 
 /// Ranks that have different amounts left choose the same ways and sizes all the same.
@@ -74,7 +74,7 @@ fn packets_of_a_table_are_as_long_as_there_is_scratch_for() {
             Choice { packet_bytes: 4096, line_bytes: 1 << 20, packet_blocks: 2, blocks: 2, copy_bytes: 0 };
         table.insert(&Kind::AllGather, 2, choice)?;
         let collective = prepare(comm, CollectiveConfig::default().with_tuning(table))?;
-        let why = collective.explain(false, false, 4096, Element::U8)?;
+        let why = collective.explain(false, false, 4096, Element::U8, None)?;
         assert!(why.contains("up to 8192 bytes for want of scratch"), "{why}");
         Ok([4096, 4098, 8192, 8194].map(|bytes| way(&collective, bytes)))
     };

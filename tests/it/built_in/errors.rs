@@ -63,15 +63,25 @@ fn calls_name_themselves() {
         let (me, usage) = (rank.me(), ErrorKind::InvalidUsage);
         let all = Collective::prepare(&rank.comm, Kind::AllToAll, config(), soon()).unwrap();
         let multiple = "needs a multiple of 2";
-        says(&all.algorithm(false, 3, Element::F32).unwrap_err(), "Collective::algorithm", usage, multiple);
-        says(&all.explain(false, true, 3, Element::F32).unwrap_err(), "Collective::explain", usage, multiple);
+        says(
+            &all.algorithm(false, 3, Element::F32, None).unwrap_err(),
+            "Collective::algorithm",
+            usage,
+            multiple,
+        );
+        says(
+            &all.explain(false, true, 3, Element::F32, None).unwrap_err(),
+            "Collective::explain",
+            usage,
+            multiple,
+        );
         // A peer's buffer is too short, which only the executor knows.
         let count = PACKETS as usize;
         let (long, own) = (rank.buffer(4 * count), rank.buffer((4 * count) >> (2 * me)));
         let shown = all.buffers(&long, &own, soon()).unwrap();
         let stream = Stream::new(rank.comm.context()).unwrap();
         says(
-            &all.algorithm_on(&shown, 3, Element::F32).unwrap_err(),
+            &all.algorithm_on(&shown, 3, Element::F32, None).unwrap_err(),
             "Collective::algorithm_on",
             usage,
             multiple,

@@ -1,9 +1,9 @@
 //! What users give: plans of their own, and calls that are wrong.
 
 use aqueduct::ErrorKind;
-use aqueduct::collective::{Collective, CollectiveConfig};
+use aqueduct::collective::{Collective, CollectiveConfig, PlanSelector};
 use aqueduct::gpu::DeviceSlice;
-use aqueduct::plan::program::{CollectiveProgram, Pattern, SyncType};
+use aqueduct::plan::program::{CollectiveProgram, Pattern, Protocol, SyncType};
 use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::{Bench, F32_SUM, PLACES, config};
@@ -27,8 +27,10 @@ fn plans_of_the_users() {
         let plan = program.compile().unwrap();
         let mut bench = Bench::new(&rank, Kind::AllGather, config().with_plan(plan, 800..=8000));
         let way = |shown: bool, count: usize| match shown {
-            true => bench.collective.algorithm_on(&bench.shown[0], count, Element::F32).unwrap().to_owned(),
-            false => bench.collective.algorithm(false, count, Element::F32).unwrap().to_owned(),
+            true => {
+                bench.collective.algorithm_on(&bench.shown[0], count, Element::F32, None).unwrap().to_owned()
+            }
+            false => bench.collective.algorithm(false, count, Element::F32, None).unwrap().to_owned(),
         };
         assert_eq!(
             [98, 99, 100, 1000, 1002].map(|count| way(true, count)),
@@ -39,6 +41,78 @@ fn plans_of_the_users() {
         for part in [100, 101, 1000, 99] {
             bench.run(PLACES[3], part, Reduction::Sum);
         }
+        rank.barrier();
+    });
+}
+
+/// A plan may be for some types, reductions and shapes of the job only.
+#[test]
+fn plans_for_some_calls() {
+    threads(Machine::Software, 2, "built_in::given::plans_for_some_calls", |rank| {
+        let program = CollectiveProgram::new("mine", Pattern::all_reduce(2, 1))
+            .protocol(Protocol::Ll)
+            .threads_per_block(64)
+            .double_scratch(true);
+        let scratch: Vec<_> = program.ranks().map(|end| end.scratch(2)).collect();
+        for end in program.ranks() {
+            let (input, peer) = (end.input().chunks(..), 1 - end.index());
+            end.memory_channel(peer).put_packets(scratch[peer as usize].chunks(..), input, 0);
+            let come = [scratch[end.index() as usize].chunks(..)];
+            end.reduce_packets_to(end.output().chunks(..), input, come, Reduction::Sum, 0);
+        }
+        let plan = program.compile().unwrap();
+        let max = (Element::F32, Reduction::Max);
+        let prepare = |calls: PlanSelector| {
+            let variants = [F32_SUM, max, (Element::I32, Reduction::Max)];
+            Bench::new(
+                &rank,
+                Kind::AllReduce,
+                config().with_variants(variants).with_plan(plan.clone(), calls),
+            )
+        };
+        let ways = |bench: &Bench<'_>| {
+            let way = |count, element, op| {
+                bench.collective.algorithm(false, count, element, op).unwrap().to_owned()
+            };
+            [
+                way(1000, Element::F32, Some(Reduction::Max)),
+                way(1000, Element::F32, None),
+                way(1000, Element::I32, Some(Reduction::Max)),
+                way(1002, Element::F32, Some(Reduction::Max)),
+            ]
+        };
+        let (mine, usual) = ("mine", "packets");
+        let sizes = || PlanSelector::sizes(0..=4000);
+        for (calls, expected) in [
+            (sizes(), [mine, mine, mine, usual]),
+            (sizes().with_reductions([Reduction::Max]), [mine, usual, mine, usual]),
+            (sizes().with_reductions([Reduction::Sum]), [usual, mine, usual, usual]),
+            (sizes().with_elements([Element::F32]), [mine, mine, usual, usual]),
+            (sizes().with_ranks(1..=2).with_ranks_per_host(2), [mine, mine, mine, usual]),
+            // These are passed over.
+            (sizes().with_ranks(3..=8), [usual; 4]),
+            (sizes().with_ranks_per_host(1), [usual; 4]),
+            (sizes().with_elements([Element::F64]), [usual; 4]),
+        ] {
+            let mut bench = prepare(calls.clone());
+            assert_eq!(ways(&bench), expected, "{calls}");
+            bench.run(PLACES[3], 1000, Reduction::Max);
+            bench.run(PLACES[3], 1000, Reduction::Sum);
+        }
+        let error = Collective::prepare(
+            &rank.comm,
+            Kind::AllGather,
+            config().with_plan(
+                CollectiveProgram::new("moves", Pattern::all_gather(2, 1)).build().unwrap(),
+                PlanSelector::sizes(0..=8).with_reductions([Reduction::Max]),
+            ),
+            soon(),
+        );
+        let text = error.map(drop).unwrap_err().to_string();
+        assert!(
+            text.contains("the plan moves is for some reductions only, and allgather has none"),
+            "{text}"
+        );
         rank.barrier();
     });
 }
@@ -67,6 +141,13 @@ fn settings_that_differ_between_ranks_are_refused() {
                     ("staging_bytes 32768", config().with_staging_bytes(one(65536, 32768) as usize)),
                     ("the plan mine for 8 to 100 bytes", config().with_plan(plan.clone(), one(8, 16)..=100)),
                     (
+                        "the plan mine for 8 to 100 bytes, 2 to 2 ranks, f16",
+                        config().with_plan(plan.clone(), {
+                            let calls = PlanSelector::sizes(8..=100).with_ranks(2..=2);
+                            calls.with_elements([if other { Element::F32 } else { Element::F16 }])
+                        }),
+                    ),
+                    (
                         "1 plans of its own",
                         if other { config() } else { config().with_plan(plan.clone(), 1..=2) },
                     ),
@@ -93,7 +174,7 @@ fn slices_of_odd_lengths() {
     threads(Machine::Software, 2, "built_in::given::slices_of_odd_lengths", |rank| {
         for (kind, way) in [(Kind::AllReduce, "two-shot"), (Kind::AllGather, "staged")] {
             let mut bench = Bench::new(&rank, kind, config().with_staging_bytes(1001));
-            assert_eq!(bench.collective.algorithm(false, 1100, Element::F32).unwrap(), way);
+            assert_eq!(bench.collective.algorithm(false, 1100, Element::F32, None).unwrap(), way);
             for place in [PLACES[0], PLACES[2], PLACES[4]] {
                 bench.run(place, 1100, Reduction::Sum);
             }

@@ -32,10 +32,10 @@ impl Bench<'_> {
         output.fill(CANARY, soon()).unwrap();
         let what = format!("{kind:?} of {ranks}, rank {me}: {} {} of {count}, {way}", ty.name(), op.name());
         if shown {
-            assert_eq!(self.collective.algorithm_on(&self.shown, count, ty).unwrap(), way, "{what}");
+            assert_eq!(self.collective.algorithm_on(&self.shown, count, ty, None).unwrap(), way, "{what}");
             self.collective.launch_on(&self.stream, &self.shown, count, ty, op).unwrap();
         } else {
-            assert_eq!(self.collective.algorithm(false, count, ty).unwrap(), way, "{what}");
+            assert_eq!(self.collective.algorithm(false, count, ty, None).unwrap(), way, "{what}");
             let (input, output) = (input.slice(..count * ty.bytes()), output.slice(..part * ty.bytes()));
             self.collective.launch(&self.stream, &input.unwrap(), &output.unwrap(), count, ty, op).unwrap();
         }

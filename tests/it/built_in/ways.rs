@@ -14,7 +14,7 @@ pub(super) fn lines(rank: &Rank) {
         let settings = config().with_packet_bytes(256).with_line_bytes(PACKETS);
         let mut bench = Bench::new(rank, kind, settings);
         let (limit, inputs) = (bench.limit(), bench.whole()[0]);
-        let way = |part: usize| bench.collective.algorithm(false, inputs * part, Element::F32).unwrap();
+        let way = |part: usize| bench.collective.algorithm(false, inputs * part, Element::F32, None).unwrap();
         assert_eq!(way(limit), "lines");
         assert_ne!(way(limit + 1), "lines");
         assert_eq!(way(1), "packets");
@@ -46,11 +46,11 @@ pub(super) fn copies(rank: &Rank) {
         let least = (COPIES / 4).div_ceil(parts);
         let way = |in_place: bool, part: usize| {
             let buffers = &bench.shown[usize::from(in_place)];
-            bench.collective.algorithm_on(buffers, whole[0] * part, Element::F32).unwrap()
+            bench.collective.algorithm_on(buffers, whole[0] * part, Element::F32, None).unwrap()
         };
         assert_eq!([way(false, least), way(true, least)], [out_of_place, in_place]);
         assert_eq!(way(false, least - 1), "zero-copy");
-        let hidden = bench.collective.algorithm(false, whole[0] * least, Element::F32).unwrap();
+        let hidden = bench.collective.algorithm(false, whole[0] * least, Element::F32, None).unwrap();
         assert_ne!(hidden, "copy-engine", "peers reach the buffers");
         for place in [PLACES[1], PLACES[3]] {
             // Chunks that end within a vector, and messages that are shorter than all chunks.

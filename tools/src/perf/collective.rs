@@ -286,8 +286,8 @@ impl<'a> Bench<'a> {
         let Target::BuiltIn { collective, shown } = &self.target else { return Ok("plan") };
         let (in_place, count, element) = (place == Place::InPlace, self.count(bytes), self.common.datatype);
         Ok(match shown {
-            Some(shown) => collective.algorithm_on(&shown[usize::from(in_place)], count, element)?,
-            None => collective.algorithm(in_place, count, element)?,
+            Some(shown) => collective.algorithm_on(&shown[usize::from(in_place)], count, element, None)?,
+            None => collective.algorithm(in_place, count, element, None)?,
         })
     }
 
@@ -302,7 +302,8 @@ impl<'a> Bench<'a> {
                 let way = self.algorithm(size, place)?;
                 if last.replace(way) != Some(way) {
                     let (in_place, count) = (place == Place::InPlace, self.count(size));
-                    let why = collective.explain(in_place, shown.is_some(), count, self.common.datatype)?;
+                    let why =
+                        collective.explain(in_place, shown.is_some(), count, self.common.datatype, None)?;
                     lines.push(format!("{} from {bytes} B: {way}: {why}", place.name()));
                 }
             }

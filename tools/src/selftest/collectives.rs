@@ -137,8 +137,8 @@ impl<'a> Bench<'a> {
         if wrong > 0 || touched > 0 {
             let place = if in_place { "in place" } else { "out of place" };
             let way = match shown {
-                Some(shown) => self.reduce.algorithm_on(shown, call.count, call.ty)?,
-                None => self.reduce.algorithm(in_place, call.count, call.ty)?,
+                Some(shown) => self.reduce.algorithm_on(shown, call.count, call.ty, None)?,
+                None => self.reduce.algorithm(in_place, call.count, call.ty, None)?,
             };
             check.complain(format!(
                 "{} of {} elements, {place}, {way}: {wrong} wrong, {touched} bytes outside overwritten",
@@ -300,7 +300,7 @@ fn most_of_packets(reduce: &Collective, ty: Element) -> Result<usize> {
     let (mut serves, mut not) = (0, 1 << 28);
     while serves + 1 < not {
         let middle = usize::midpoint(serves, not);
-        match reduce.algorithm(false, middle, ty)? {
+        match reduce.algorithm(false, middle, ty, None)? {
             "packets" => serves = middle,
             _ => not = middle,
         }
