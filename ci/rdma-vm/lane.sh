@@ -58,6 +58,7 @@ case $lane in
             'nics 1 tests it transports::verbs::'
             'nics 1 tests it ports::nic::'
             'nics 1 tests it messages::verbs'
+            "nics 1 'aqueduct perf message -t verbs -n 100 && aqueduct perf message-read -t verbs -b 4K -e 1M -f 16 -n 40 -W 4'"
             "hosts 4 '$perf Ib0 --memory device --pattern all-to-all -b 8K -e 64K -f 8 -W 8 -n 2'"
             "nics 2 'AQUEDUCT_TEST_LOSE_NIC=\"/sbin/ip link delete r1\" tests core-tests rdma::tests::nic::lost_nic'"
             "hosts 3 --expect 0,137,0 '$soon tests it transports::losses::a_killed_peer'"
@@ -85,6 +86,6 @@ status=0
 ci/rdma-vm/run "${options[@]}" "${steps[@]}" || status=$?
 # In a separate boot with --steady, whose clock does not depend on other load on this machine.
 if [ "$lane" = long ]; then
-    ci/rdma-vm/run --steady --step 280 --timeout 300 --put "$tool=aqueduct" 'verbs-speed 3' || status=$?
+    ci/rdma-vm/run --steady --step 280 --timeout 300 --put "$tool=aqueduct" 'verbs-speed 3' 'read-speed 3' || status=$?
 fi
 exit $status

@@ -57,7 +57,8 @@ pub const TARGETS: &[Target] = &[
     new("collective", core::collective, Form::OneWay),
     new("mail", core::mail, Form::Exact),
     new("membership", core::membership, Form::Exact),
-    new("plan-file", core::plan_file, Form::Stable),
+    // Checks and the simulator run small plans.
+    Target { name: "plan-file", decode: core::plan_file, form: Form::Stable, memory: 16 << 20 },
     new("environment", core::environment, Form::OneWay),
     new("faults", core::faults, Form::OneWay),
     new("message-frames", core::message_frames, Form::OneWay),
@@ -69,7 +70,7 @@ pub const TARGETS: &[Target] = &[
     new("message-place", core::message_place, Form::Exact),
     new("message-handed", core::message_handed, Form::Exact),
     new("message-credit", core::message_credit, Form::Exact),
-    new("message-offer", core::message_offer, Form::Exact),
+    new("message-offer", core::message_offer, Form::Stable),
     new("message-packet", core::message_packet, Form::Exact),
     new("channel-trigger", software::channel_trigger, Form::Exact),
     new("ptx", software::ptx, Form::OneWay),

@@ -26,6 +26,19 @@ fn each_size_stands_beside_its_limit() {
     }
 }
 
+/// The transport can be named; one over which the two do not meet is no measurement.
+#[test]
+fn one_transport_may_be_named() {
+    let named = |transport: &str| run(&mut aqueduct(&["perf", "message", "-n", "20", "-t", transport]));
+    let outcome = named("shm").exited(0);
+    let found: Vec<&str> = rows(&outcome.stdout).iter().map(|row| row[4]).collect();
+    assert_eq!(found, ["shm", "flag"], "{}", outcome.stdout);
+    // No device has this name.
+    let mut without = aqueduct(&["perf", "message", "-n", "20", "-t", "verbs"]);
+    let outcome = run(without.env("AQUEDUCT_IB_DEVICES", "none0"));
+    outcome.exited(1).says(&["met over tcp, not over verbs"]);
+}
+
 #[test]
 fn percentiles_and_rates_are_in_the_files() {
     for (operation, arguments, _) in OPERATIONS {

@@ -1,5 +1,6 @@
 //! `aqueduct perf message`, `message-rate` and `message-read`: messengers of two processes of this host. Over TCP they stand beside a
-//! bare socket between the same two processes in the same run, over shared memory beside a bare word that both bounce, or a copy.
+//! bare socket between the same two processes in the same run, over shared memory beside a bare word that both bounce, or a copy. Over
+//! queue pairs they stand alone: perftest measures those.
 
 mod bare;
 mod limits;
@@ -49,6 +50,9 @@ pub(crate) struct Args {
     /// Round trips, messages or reads of each size [default: see docs/perf.md]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iterations: Option<u32>,
+    /// What carries the messages, one after the other
+    #[arg(short = 't', long, value_delimiter = ',', default_values = ["tcp", "shm"])]
+    transport: Vec<Way>,
     /// Reads that are under way at a time
     #[arg(short = 'W', long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: u32,
@@ -83,7 +87,8 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     let outlets = super::output::open(&args.results.files)?;
     let iterations = args.iterations.unwrap_or(operation.iterations());
     let mut head = Head::alone(operation.name());
-    head.line("two processes of this host, over TCP on loopback and over shared memory");
+    let ways: Vec<_> = args.transport.iter().map(|way| way.name()).collect();
+    head.line(format!("two processes of this host, over {}", ways.join(" and ")));
     head.parameters(args.sweep.parameters((min, max)));
     head.parameters([("iterations", iterations.into()), ("window", args.window.into())]);
     head.time(operation.meaning());
@@ -91,7 +96,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     let table = choose(args.results.stats, NcclTable::default());
     let mut output = Output::begin(true, &head, table, outlets, progress.clone())?;
     // One after the other: the partner polls all the time.
-    for way in Way::ALL {
+    for &way in &args.transport {
         let mut pair = Pair::start(way, deadline)?;
         for &size in &sizes {
             progress.row(format!("{size} B, {}", way.name()));
@@ -156,6 +161,10 @@ impl Operation {
             (Way::Tcp, _) => "bare",
             (Way::SharedMemory, Self::Latency) => "flag",
             (Way::SharedMemory, _) => "memcpy",
+            (Way::Verbs, _) => {
+                let ours = row(Series::Measured, way.name(), both.ours);
+                return vec![Record { wrong: Some(both.wrong), ..ours }];
+            }
         };
         let bare = row(Series::Comparison, bare, both.bare);
         let ours = row(Series::Measured, way.name(), both.ours).compared_with(&bare);
@@ -182,8 +191,9 @@ fn latency(pair: &mut Pair, way: Way, size: u64, iterations: u32) -> Result<Both
         let mut times = match way {
             Way::Tcp => pair.bare(Work::Echo, turn + 10, size)?,
             Way::SharedMemory => pair.flags(turn + 10)?,
+            Way::Verbs => Vec::new(),
         };
-        both.bare.extend(times.drain(10..).map(|time| time / 2.0));
+        both.bare.extend(times.drain(times.len().min(10)..).map(|time| time / 2.0));
         done += turn;
     }
     Ok(both)
@@ -203,6 +213,7 @@ fn rate(pair: &mut Pair, way: Way, size: u64, iterations: u32) -> Result<Both> {
             // The same bytes in pieces as long as the library's batches, without heads.
             Way::Tcp => pair.bare(Work::Drain, each, size)?.iter().sum(),
             Way::SharedMemory => copies(each, body.len()),
+            Way::Verbs => continue,
         };
         both.bare.push(total / f64::from(each));
     }
@@ -222,6 +233,7 @@ fn read(pair: &mut Pair, way: Way, size: u64, iterations: u32, window: u32) -> R
         let total: f64 = match way {
             Way::Tcp => pair.bare(Work::Stream, each, size)?.iter().sum(),
             Way::SharedMemory => copies(each, usize::try_from(size)?),
+            Way::Verbs => continue,
         };
         both.bare.push(total / f64::from(each));
     }

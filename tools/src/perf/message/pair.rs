@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::bootstrap::Selection;
 use aqueduct::message::{Messenger, MessengerConfig, Peer, Queue, Secret, Sent, Token};
+use clap::ValueEnum as _;
 
 use super::bare::{Bare, Work};
 use super::limits::{Flags, YIELD};
@@ -27,35 +28,55 @@ pub(super) const EXPOSED: u16 = 7;
 pub(super) const BARE: u16 = 8;
 
 /// The transport of the messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Way {
+    /// TCP on loopback
     Tcp,
+    /// Shared memory
+    #[value(name = "shm")]
     SharedMemory,
+    /// Queue pairs of an RDMA device, over which both processes meet; see AQUEDUCT_IB_DEVICES
+    Verbs,
 }
 
 impl Way {
-    pub(super) const ALL: [Self; 2] = [Self::Tcp, Self::SharedMemory];
+    /// As [`Peer::transport`] says it.
+    fn transport(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "shared memory",
+            way => way.name(),
+        }
+    }
 
+    /// As the option has it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::SharedMemory => "shm",
+            Self::Verbs => "verbs",
         }
     }
 
     pub(super) fn from_name(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|way| way.name() == name);
-        found.with_context(|| format!("{name} carries no messages; do both processes run the same version?"))
+        let found = Self::value_variants().iter().find(|way| way.name() == name);
+        found
+            .copied()
+            .with_context(|| format!("{name} carries no messages; do both processes run the same version?"))
     }
 }
 
-/// Messengers over TCP on the loopback interface, or over shared memory.
+/// Messengers that meet on the loopback interface.
 pub(super) fn config(secret: Secret, way: Way) -> MessengerConfig {
     let interfaces = Selection { names: Some("=lo".into()), ..Selection::default() };
-    MessengerConfig::default()
+    let config = MessengerConfig::default()
         .with_secret(secret)
         .with_interfaces(interfaces)
         .with_shared_memory(way == Way::SharedMemory)
+        .with_verbs(way == Way::Verbs);
+    match std::env::var("AQUEDUCT_IB_DEVICES") {
+        Ok(devices) => config.with_ib_devices(devices),
+        Err(_) => config,
+    }
 }
 
 /// A partner in a process of its own. Dropping it ends the process.
@@ -103,9 +124,10 @@ impl Pair {
             let ready = next(&messenger, &ready, deadline).context("the second process did not come")?;
             // It has connected to the socket before it said that it is ready.
             let (stream, _) = listener.accept()?;
-            // Without a place for sockets, for example, messengers of one host use TCP.
-            if way == Way::SharedMemory && shared_mappings()? < 3 {
-                bail!("the two processes did not meet over shared memory; the warnings above say why");
+            // Without a place for sockets or a device, for example, messengers of one host use TCP.
+            let (wanted, met) = (way.transport(), ready.peer().transport());
+            if met != wanted {
+                bail!("the two processes met over {met}, not over {wanted}; AQUEDUCT_LOG=info says why");
             }
             Ok((ready.peer().clone(), Bare::new(stream, deadline)?))
         });
@@ -224,12 +246,6 @@ impl Drop for Pair {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// How many pieces of memory this process shares with others: the bounced words, and a ring for each direction.
-fn shared_mappings() -> Result<usize> {
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    Ok(maps.lines().filter(|line| line.contains("/memfd:aqueduct")).count())
 }
 
 /// How many of `length` bytes are not `byte`.

@@ -22,7 +22,8 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
     let address: Address = line()?.parse()?;
     let mut bare = Bare::new(TcpStream::connect(line()?).context("the bare socket")?, deadline)?;
     let mut flags = Flags::open(&line()?, deadline)?;
-    let messenger = Messenger::new(1, config(secret, Way::from_name(&line()?)?))?;
+    let way = Way::from_name(&line()?)?;
+    let messenger = Messenger::new(1, config(secret, way))?;
     let counted = Arc::new(AtomicU32::new(0));
     let counter = counted.clone();
     // An answer that cannot be sent is the loss of the peer, which ends the loop below.
@@ -36,10 +37,15 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
     let (expose, orders) = (messenger.queue(EXPOSE)?, messenger.queue(BARE)?);
     let peer = messenger.connect(&address, deadline)?;
     peer.send_within(READY, b"", deadline)?;
-    let (mut _exposed, mut idle) = (None, 0);
+    let (mut exposed, mut idle) = (None, 0);
     while peer.lost().is_none() {
         if messenger.poll()? == 0 {
-            pause(&mut idle);
+            if way == Way::Verbs && exposed.is_some() {
+                // The reader's device needs nothing of this process, and might share its processor.
+                messenger.wait(deadline)?;
+            } else {
+                pause(&mut idle);
+            }
             deadline.check("perf", "the measuring process")?;
         }
         if let Some(message) = expose.try_recv() {
@@ -49,7 +55,7 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
             memory.fill(7);
             let memory = messenger.expose(memory)?;
             peer.send_within(EXPOSED, &memory.token().to_bytes(), deadline)?;
-            _exposed = Some(memory);
+            exposed = Some(memory);
         }
         if let Some(order) = orders.try_recv() {
             let (work, rest) = order.bytes().split_first().context("an order has thirteen bytes")?;
