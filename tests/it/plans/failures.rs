@@ -93,6 +93,7 @@ fn a_call_longer_than_the_address_space_is_refused() {
                 let call = bench.executor.execute_on(&bench.stream, &shown, count, Element::I32, None);
                 assert_eq!(call.unwrap_err().kind(), ErrorKind::InvalidUsage);
             }
+            rank.barrier();
         },
     );
 }

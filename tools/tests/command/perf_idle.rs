@@ -81,11 +81,14 @@ const VALUES: [(&str, &str, Shown); 34] = [
 ];
 
 /// Options of one operation only.
-const OTHERS: [(&str, &str, &str, Shown); 6] = [
+const OTHERS: [(&str, &str, &str, Shown); 9] = [
     ("bootstrap", "ranks", "3", Shown::Parameter("ranks", "[3]")),
     ("bootstrap", "repeat", "2", Shown::Parameter("repeat", "2")),
     // It shows only if it passes.
     ("bootstrap", "timeout", "100", Shown::Nothing),
+    ("message", "transport", "shm", Shown::Parameter("transport", "\"shm\"")),
+    ("message-rate", "transport", "shm", Shown::Parameter("transport", "\"shm\"")),
+    ("message-read", "transport", "shm", Shown::Parameter("transport", "\"shm\"")),
     ("message", "timeout", "100", Shown::Nothing),
     ("message-rate", "timeout", "100", Shown::Nothing),
     ("message-read", "timeout", "100", Shown::Nothing),

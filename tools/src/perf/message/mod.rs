@@ -91,6 +91,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     head.line(format!("two processes of this host, over {}", ways.join(" and ")));
     head.parameters(args.sweep.parameters((min, max)));
     head.parameters([("iterations", iterations.into()), ("window", args.window.into())]);
+    head.parameters([("transport", ways.join(",").into())]);
     head.time(operation.meaning());
     let progress = Progress::start(true);
     let table = choose(args.results.stats, NcclTable::default());
