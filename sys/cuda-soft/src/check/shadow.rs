@@ -319,6 +319,17 @@ mod tests {
     }
 
     #[test]
+    fn a_weak_write_takes_away_what_was_published() {
+        let known = Clock::default();
+        for (write, at, left) in [(true, 8, false), (false, 8, true), (true, 16, true)] {
+            let mut shadow = Shadow::default();
+            strong_write(&mut shadow, 8, 8, 1);
+            shadow.access(HERE, &access(0, write, at, 4), &known).unwrap();
+            assert_eq!(shadow.history(HERE, 8).is_some(), left, "a write: {write}, at {at}");
+        }
+    }
+
+    #[test]
     fn what_a_copy_reads_has_settled_wherever_in_a_word_it_begins_or_ends() {
         for (from, len, settled) in [
             (8, 8, true),

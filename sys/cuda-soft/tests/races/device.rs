@@ -29,7 +29,7 @@ pub(crate) fn ok(code: CUresult) {
 /// The text of a kernel `k`. It has `%data`, and `%flag`, 4 KiB behind it; `%tid`, `%block`, and `%rank`, the device.
 pub(crate) fn kernel(body: &str) -> String {
     format!(
-        ".version 7.7
+        ".version 8.6
 .target sm_90
 .address_size 64
 .visible .entry k(.param .u64 memory, .param .u32 device)

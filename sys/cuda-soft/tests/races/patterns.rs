@@ -194,4 +194,48 @@ READ:
             ("fence.acq_rel.gpu;", ""),
         ],
     },
+    Program {
+        name: "a barrier behind which all are equal, though one thread had done more before",
+        body: "
+    setp.ne.u32 %p0, %tid, 0;
+    @%p0 bra MEET;
+    fence.acq_rel.gpu;
+    fence.acq_rel.gpu;
+    fence.acq_rel.gpu;
+    fence.acq_rel.gpu;
+MEET:
+    bar.sync 0;
+    setp.ne.u32 %p0, %tid, 32;
+    @%p0 bra MEET_AGAIN;
+    st.weak.global.u32 [%data], 7;
+MEET_AGAIN:
+    bar.sync 0; // written
+    setp.ne.u32 %p0, %tid, 0;
+    @%p0 bra DONE;
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 1,
+        block: 64,
+        plants: &[("bar.sync 0; // written", ""), ("bar.sync 0; // written", "fence.acq_rel.cta;")],
+    },
+    Program {
+        name: "a message by fences of one direction each",
+        body: "
+    setp.ne.u32 %p0, %block, 0;
+    @%p0 bra READ;
+    st.weak.global.u32 [%data], 7;
+    fence.release.gpu;
+    st.relaxed.gpu.global.u32 [%flag], 1;
+    bra DONE;
+READ:
+    ld.relaxed.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra READ;
+    fence.acquire.gpu;
+    ld.weak.global.u32 %r1, [%data];",
+        devices: 1,
+        grid: 2,
+        block: 1,
+        plants: &[("fence.release.gpu", "fence.acquire.gpu"), ("fence.acquire.gpu", "fence.release.gpu")],
+    },
 ];
