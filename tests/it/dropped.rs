@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use aqueduct::ErrorKind;
-use aqueduct::collective::Collective;
+use aqueduct::collective::{Collective, CollectiveConfig, VariableCollective, VariableCounts};
 use aqueduct::comm::Communicator;
 use aqueduct::gpu::{CaptureMode, GpuBuffer, GraphExec, Stream};
 use aqueduct::plan::programs::{self, Choices};
@@ -99,6 +99,34 @@ fn collectives_that_were_dropped_in_flight_end_well() {
             });
         }
     }
+}
+
+/// A kernel reads the counts while it runs, and writes those that have come when it ends.
+#[test]
+fn arrays_of_counts_that_were_dropped_live_as_long_as_the_call() {
+    let test = "dropped::arrays_of_counts_that_were_dropped_live_as_long_as_the_call";
+    threads(Machine::Software, RANKS, test, |rank| {
+        let buffers = [(); 2].map(|()| loaded(&rank.comm));
+        let arrays = [(); 5].map(|()| Arc::new(GpuBuffer::new(rank.comm.context(), 16).unwrap()));
+        arrays.iter().for_each(|array| array.upload(0, &[0_u64, 0], soon()).unwrap());
+        let weak: Vec<_> = arrays.iter().map(Arc::downgrade).collect();
+        in_flight(rank, &buffers[1].clone(), false, |comm| {
+            let config = CollectiveConfig::default();
+            let collective = VariableCollective::prepare(comm, Kind::AllToAll, config, soon()).unwrap();
+            let shown = collective.buffers(&buffers[0], &buffers[1], soon()).unwrap();
+            let (me, weak) = (comm.rank(), &weak);
+            move |stream: &Stream| {
+                let [sent, from, room, to, received] =
+                    arrays.each_ref().map(|array| array.slice(..).unwrap());
+                let counts = VariableCounts::of_pairs(&sent, &from, &room, &to).with_received(&received);
+                collective.launch(stream, &shown, &counts, Element::F32, None).unwrap();
+                drop((counts, sent, from, room, to, received, arrays));
+                let alive: Vec<_> = weak.iter().map(|array| array.strong_count() > 0).collect();
+                // The other rank's call may have ended by now.
+                assert!(me != EARLY || alive == [true; 5], "{alive:?}");
+            }
+        });
+    });
 }
 
 /// The proxy that serves a plan's ports stops when its last owner is dropped, which is the stream. The other rank stays until its

@@ -4,7 +4,7 @@ use super::super::oracle;
 use super::super::simulate::{self, Config};
 use super::super::{
     Barrier, Block, Buffer, Channel, ChannelKind, Form, Kind, Loop, Move, Op, Operand, Operation, Plan,
-    PortPut, Protocol, Reduction, Share, samples,
+    PortPut, Protocol, Reduction, Share, Switch, samples,
 };
 use super::{Finding, FindingKind, check};
 
@@ -281,6 +281,18 @@ fn structures() {
     wrong(&op(samples::moved(&[input], &[Operand::local(Buffer::Input, 1)], 2)), "do not exist");
     wrong(&op(samples::moved(&[input], &[input, input], 1)), "two targets are the same chunks");
     wrong(&op(samples::moved(&[Operand::switch(0, 0)], &[input], 1)), "switch 0 does not exist");
+    let with_switch = |chunks: [u32; 2]| {
+        move |plan: &mut Plan| {
+            for (rank, chunks) in plan.ranks.iter_mut().zip(chunks) {
+                rank.switches = vec![Switch { buffer: Buffer::Scratch, ranks: vec![0, 1] }];
+                rank.scratch_chunks = chunks;
+            }
+            samples::ops(plan, 0, 0)[3].op = samples::moved(&[Operand::switch(0, 5)], &[input], 1);
+        }
+    };
+    for short in [[5, 6], [6, 5]] {
+        wrong(&with_switch(short), "do not exist");
+    }
     wrong(&op(samples::moved(&[input], &[input.packets()], 1)), "packets lie in scratch only");
     let mut shifted = samples::all().into_iter().find(|plan| plan.name == "port").unwrap();
     let (from, to) = (Operand::local(Buffer::Output, 0), Operand::local(Buffer::Output, 1));
@@ -367,4 +379,10 @@ fn a_collective_has_one_reduction() {
         text.contains("rank 1 block 0 operation 1: reduces by max, and other operations by sum"),
         "{text}"
     );
+    let mixed = |kind: Kind| {
+        plan.collective.kind = kind;
+        super::reductions::mixed(&plan).is_some()
+    };
+    let reduce = [Kind::AllReduce, Kind::ReduceScatter, Kind::Reduce { root: 1 }];
+    assert_eq!(reduce.map(mixed), [true; 3]);
 }

@@ -21,6 +21,21 @@ fn a_call_that_writes_behind_the_result_is_found() {
     assert_eq!(wrong, [(0, 4); 2]);
 }
 
+/// Each call has data of its own, or the result of an earlier one would pass for that of a call that writes nothing.
+#[test]
+fn the_result_of_an_earlier_call_is_wrong() {
+    let wrong = as_two_ranks(|rank| {
+        let session = Session { rank, progress: Progress::default() };
+        let args = Args::all_reduce().common;
+        let mut bench =
+            Bench::built_in(&session, &args, Shape::built_in(Kind::AllReduce, 2), true, &[64]).unwrap();
+        let right = bench.checked_call(44, Place::OutOfPlace).unwrap();
+        let next = bench.paint(44, Place::OutOfPlace).unwrap();
+        (right, bench.wrong(&next, Place::OutOfPlace).unwrap() > 0)
+    });
+    assert_eq!(wrong, [(0, true); 2]);
+}
+
 /// Calls of every type and reduction are right, and one wrong bit of one rank's result is one wrong value.
 #[test]
 fn every_type_and_reduction_is_right_and_a_wrong_value_is_found() {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::super::pass::{Policy, replicate};
-use super::super::super::{Element, Plan, samples};
+use super::super::super::{Element, Plan, Reduction, samples};
 use super::{Driver, Executor, ExecutorConfig, LIMIT, alone, close, everywhere, ranks, ranks_with};
-use crate::comm::{Communicator, CommunicatorConfig};
+use crate::comm::{Communicator, CommunicatorConfig, Transport};
 use crate::error::ErrorKind;
 use crate::gpu::{GpuBuffer, Stream};
 
@@ -88,6 +88,30 @@ fn one_wrong_plan_is_an_error_of_all_ranks() {
     everywhere(&comms, |comm| prepare(comm, std::slice::from_ref(&right)).map(|all| sums(comm, &all)))
         .into_iter()
         .for_each(Result::unwrap);
+    close(&comms);
+}
+
+/// Kernels of other settings would not understand each other.
+#[test]
+fn other_settings_than_the_peers_are_an_error_of_all_ranks() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let plan = samples::one_shot(2, true);
+    let others = [
+        settings().with_port_transport(Transport::Ethernet),
+        settings().in_any_order(),
+        settings().with_variants([(Element::I32, Some(Reduction::Max))]),
+    ];
+    for other in others {
+        let errors = everywhere(&comms, |comm| {
+            let config = if comm.rank() == 0 { settings() } else { other.clone() };
+            Ok(Executor::prepare(comm, &plan, config, LIMIT).unwrap_err())
+        });
+        for error in errors.into_iter().map(Result::unwrap) {
+            assert!([ErrorKind::InvalidUsage, ErrorKind::Remote].contains(&error.kind()), "{error}");
+            assert!(error.to_string().contains("another plan or other variants"), "{error}");
+        }
+    }
     close(&comms);
 }
 
