@@ -112,6 +112,9 @@ impl Communicator {
     pub fn setup(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _running = self.asked.setup_turn(deadline)?;
+        // Signals of this rank that have arrived give back slots of its peers: one that is out of slots fails before this rank is asked for
+        // anything.
+        self.context().reap();
         let items = self.asked.take();
         let checked = self.group().check("setup");
         let made = run::run(&self.post(), items, deadline);

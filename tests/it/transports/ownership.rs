@@ -131,6 +131,32 @@ fn semaphore_dropped(rank: Rank, endpoint: &EndpointConfig) {
     end.rank.barrier();
 }
 
+fn exhausted(error: &Error) -> bool {
+    error.to_string().contains("semaphores of this communicator are in use")
+}
+
+/// Asks for a semaphore until a slot is free for it.
+fn next_semaphore(end: &End, tags: impl IntoIterator<Item = u64>) -> Host2HostSemaphore {
+    let deadline = soon();
+    let retry = |error: &Error| assert!(exhausted(error) && !deadline.expired(), "{error}");
+    tags.into_iter().find_map(|tag| end.semaphore(tag).inspect_err(retry).ok()).expect("tags do not end")
+}
+
+/// The sender of a signal gives its peer's slot back though it does nothing but ask for the next semaphore, too.
+fn slot_given_back(rank: Rank, endpoint: &EndpointConfig) {
+    let end = End::new(rank, endpoint);
+    let first = end.semaphore(0).unwrap();
+    let _other = end.semaphore(1).unwrap();
+    let gate = end.hold_back();
+    first.signal().unwrap();
+    drop(first);
+    gate.open();
+    let late = next_semaphore(&end, 2..);
+    assert!(!late.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
+    end.connection.flush(soon()).unwrap();
+    end.rank.barrier();
+}
+
 /// A signal of a semaphore that both ends have dropped never reaches another semaphore.
 fn slot_used_again(rank: Rank, endpoint: &EndpointConfig) {
     let end = End::new(rank, endpoint);
@@ -140,7 +166,6 @@ fn slot_used_again(rank: Rank, endpoint: &EndpointConfig) {
     first.signal().unwrap();
     drop(first);
     // All slots are in use, of which one only by the signal that is held back.
-    let exhausted = |error: &Error| error.to_string().contains("semaphores of this communicator are in use");
     let early = (2..12).find_map(|tag| match end.semaphore(tag) {
         Ok(semaphore) => Some(semaphore),
         Err(error) => {
@@ -155,14 +180,7 @@ fn slot_used_again(rank: Rank, endpoint: &EndpointConfig) {
         assert!(!early.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
     }
     // The slot is free once the signal has arrived.
-    let deadline = soon();
-    let late = early.unwrap_or_else(|| {
-        (12..)
-            .find_map(|tag| {
-                end.semaphore(tag).inspect_err(|error| assert!(exhausted(error) && !deadline.expired())).ok()
-            })
-            .unwrap()
-    });
+    let late = early.unwrap_or_else(|| next_semaphore(&end, 12..));
     end.rank.barrier();
     assert!(!late.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
     end.rank.barrier();
@@ -386,6 +404,7 @@ instances! {
     a_large_write_to_a_dropped_destination_arrives: |rank, endpoint| destination_dropped(rank, endpoint, LEN);
     a_signal_of_a_dropped_semaphore_arrives: semaphore_dropped;
     no_signal_reaches_the_next_semaphore: slot_used_again;
+    a_slot_is_given_back_by_whoever_signalled: slot_given_back;
     what_was_accepted_is_delivered_after_everything_was_dropped: everything_dropped;
     closing_waits_for_what_was_accepted: closed_while_held;
     counters_are_read_while_a_signal_waits_for_room: signal_waits_for_room;
