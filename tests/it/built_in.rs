@@ -76,8 +76,13 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(rank: &'a Rank, kind: Kind, config: CollectiveConfig) -> Self {
+        Self::with_buffers(rank, kind, config, 1 << 17)
+    }
+
+    /// With buffers of so many bytes.
+    fn with_buffers(rank: &'a Rank, kind: Kind, config: CollectiveConfig, bytes: usize) -> Self {
         let collective = Collective::prepare(&rank.comm, kind, config, soon()).unwrap();
-        let buffers = [rank.buffer(1 << 17), rank.buffer(1 << 17)];
+        let buffers = [rank.buffer(bytes), rank.buffer(bytes)];
         let [first, second] = &buffers;
         let apart = collective.buffers(first, second, soon()).unwrap();
         let one = collective.buffers(first, first, soon()).unwrap();
@@ -290,6 +295,9 @@ fn run(rank: &Rank) {
     if [2, 3].contains(&rank.comm.size()) {
         ways::lines(rank);
         ways::copies(rank);
+    }
+    if rank.comm.size() > 1 {
+        ways::pushes(rank);
     }
     barrier(rank);
 }

@@ -109,8 +109,16 @@ fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Resul
 
 /// What a caller passed, from which plans, sizes and ways follow. Which plans they are is compared when they are prepared.
 fn settings(config: &CollectiveConfig) -> Vec<String> {
-    let CollectiveConfig { variants, plans, packet_bytes, line_bytes, copy_bytes, staging_bytes, tuning: _ } =
-        config;
+    let CollectiveConfig {
+        variants,
+        plans,
+        packet_bytes,
+        line_bytes,
+        copy_bytes,
+        push_bytes,
+        staging_bytes,
+        tuning: _,
+    } = config;
     let bytes = |name: &str, bytes: Option<u64>| match bytes {
         Some(bytes) => format!("{name} {bytes}"),
         None => format!("no {name}"),
@@ -120,6 +128,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         bytes("packet_bytes", *packet_bytes),
         bytes("line_bytes", *line_bytes),
         bytes("copy_bytes", *copy_bytes),
+        bytes("push_bytes", *push_bytes),
         bytes("staging_bytes", staging_bytes.map(|bytes| bytes as u64)),
         format!("{} plans of its own", plans.len()),
     ];

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::call::Call;
-use super::choosing::{Chosen, choose};
+use super::choosing::{Chosen, Push, choose};
 use super::config::{CollectiveConfig, reduces};
-use super::drafts::{COPY_ENGINE, Draft, TWO_SHOT, ZERO_COPY, drafts};
+use super::drafts::{COPY_ENGINE, Draft, PUSH, TWO_SHOT, ZERO_COPY, drafts};
 use super::entry::Entry;
 use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
 use super::plans;
-use super::sizes::staging_bytes;
 use super::staging::Staging;
 use super::tuning::Choice;
 use crate::comm::Communicator;
@@ -27,8 +26,9 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 ///
 /// Small messages go as packets through scratch, and where a table or the caller says so, longer ones as LL128 packets. Large ones
 /// go directly between buffers that were shown to the peers with [`buffers`](Self::buffers), the largest by copy engines where a table,
-/// the caller or a rule says so, and otherwise slice by slice through memory of the library's own: an all-reduce through scratch, the
-/// others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
+/// the caller or a rule says so. Larger all-reduces of more than two ranks are pushed, slice by slice, into the scratch of the rank that
+/// reduces them, which writes the result to all outputs. On buffers that were not shown, large messages go slice by slice through memory
+/// of the library's own: an all-reduce through scratch, the others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
 /// root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
 /// buffers are. The choice depends only on what all ranks must agree on: count, type, whether the buffers were shown, and
 /// whether a call is in place.
@@ -90,13 +90,12 @@ impl Collective {
     ) -> Result<Self> {
         let (deadline, ranks) = (deadline.into(), comm.size());
         let geometry = agreed_geometry(comm);
-        let (chosen, scratch) = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
+        let chosen = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
         // What plans are for was agreed on, and so is which of them are passed over.
         let config = config.for_these(&kind, comm);
         // All calls belong on one stream.
         let series = comm.context().new_series();
-        let slice = staging_bytes(ranks, &config, geometry, scratch);
-        let drafts = drafts(&kind, &config, chosen.choice, (ranks, geometry), slice, series)?;
+        let drafts = drafts(&kind, &config, &chosen, (ranks, geometry), series)?;
         let users = config.plans.len();
         let wanted: Vec<_> = drafts.iter().map(|draft| (&draft.plan, draft.settings.clone())).collect();
         let executors = called_for(PREPARE, &kind, Executor::prepare_all(comm, &wanted, deadline))?;
@@ -112,7 +111,7 @@ impl Collective {
         let staged = staged.map(|entry| entry.executor.clone());
         let staging = match staged {
             Some(executor) => {
-                let memory = Staging::prepare(comm, &executor, slice, deadline);
+                let memory = Staging::prepare(comm, &executor, chosen.staging, deadline);
                 let memory = called_for(PREPARE, &kind, memory)?;
                 Some((executor, memory))
             }
@@ -187,7 +186,7 @@ impl Collective {
         Ok(self.name(self.way(OP, &call, in_place, false, reduction.into())?))
     }
 
-    /// The way of a call on shown buffers: also `zero-copy` and `copy-engine`.
+    /// The way of a call on shown buffers: also `zero-copy`, `push` and `copy-engine`.
     ///
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
@@ -240,6 +239,13 @@ impl Collective {
             (COPY_ENGINE, _) => format!(
                 "{bytes} bytes are at least {copy_bytes}, and the buffers are {buffers}: copy engines move them ({why})"
             ),
+            (PUSH, _) => {
+                let Push { from, slice, why: rule } = inner.chosen.push;
+                format!(
+                    "{bytes} bytes are at least {from}, and the buffers are {buffers}: pushed into the peers' scratch in slices of up to {slice} \
+                     bytes ({rule}; otherwise {why})"
+                )
+            }
             (ZERO_COPY, _) => {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }
@@ -332,13 +338,8 @@ impl Collective {
                 staging.launch(executor, stream, slices, &call, reduction)
             }
             Way::Plan(index) => {
-                let entry = &inner.plans[index];
-                match shown.and_then(|shown| shown.shown[index].as_ref()) {
-                    Some(buffers) => {
-                        entry.executor.execute_within(stream, buffers, slices, count, (element, reduction))
-                    }
-                    None => entry.execute(stream, slices, &call, reduction),
-                }
+                let shown = shown.and_then(|shown| shown.shown[index].as_ref());
+                inner.plans[index].execute(stream, shown, slices, &call, reduction)
             }
         };
         called(op, launched)

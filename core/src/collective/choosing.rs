@@ -2,7 +2,7 @@
 
 use super::agreement::{Agreed, agree};
 use super::config::CollectiveConfig;
-use super::sizes::{copy_bytes, packet_bytes, usual_blocks};
+use super::sizes::{copy_bytes, packet_bytes, push_bytes, push_slice, staging_bytes, usual_blocks};
 use super::tuning::{Choice, Tuning};
 use crate::channel::Geometry;
 use crate::comm::Communicator;
@@ -16,9 +16,23 @@ pub(super) struct Chosen {
     pub(super) choice: Choice,
     /// For people.
     pub(super) why: String,
+    pub(super) push: Push,
+    /// Bytes of a slice of a large message on buffers that peers do not reach.
+    pub(super) staging: usize,
 }
 
-/// The choice for `kind`, and the scratch in bytes that the collective may take of every rank. Collective.
+/// Which messages are pushed. No table has a column for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Push {
+    /// The smallest one in bytes of the larger buffer; 0 for none.
+    pub(super) from: u64,
+    /// Bytes of a slice.
+    pub(super) slice: u64,
+    /// For people.
+    pub(super) why: &'static str,
+}
+
+/// The choice for `kind`. Collective.
 ///
 /// # Errors
 /// Of every rank: if one cannot read its table, or if tables or settings differ.
@@ -29,7 +43,7 @@ pub(super) fn choose(
     config: &CollectiveConfig,
     geometry: Geometry,
     deadline: Deadline,
-) -> Result<(Chosen, u64)> {
+) -> Result<Chosen> {
     // A rank that fails tells the others, which would wait for it.
     let given =
         config.check(op, kind, comm.size()).and_then(|()| match (&config.tuning, &comm.config().tuning) {
@@ -48,10 +62,12 @@ pub(super) fn choose(
         blocks: most,
         copy_bytes: copy_bytes(kind, geometry, whole_lines),
     };
-    let mut chosen = match given? {
+    let (choice, why) = match given? {
         Some(table) => from_table(&table, comm, kind, usual),
         None => shipped(comm, kind, usual, "there is no table for these devices".to_owned()),
     };
+    let staging = staging_bytes(ranks, config, geometry, scratch);
+    let mut chosen = Chosen { choice, why, push: Push::default(), staging };
     // A limit that one job's scratch serves may be too much for another's: two halves of packets of twice the bytes, from every
     // rank, in up to four plans, which leave the other half to plans of slices.
     let most = scratch / (32 * u64::from(ranks));
@@ -80,17 +96,30 @@ pub(super) fn choose(
         chosen.why.push_str("; no LL128 packets, because NVLink does not join all ranks");
         chosen.choice.line_bytes = 0;
     }
-    Ok((chosen, scratch))
+    let (from, why) = match config.push_bytes {
+        Some(bytes) => (bytes, "the caller's push_bytes"),
+        None => (push_bytes(kind, ranks, geometry, whole_lines), "a rule"),
+    };
+    if from > 0 && *kind == Kind::AllReduce && ranks > 2 {
+        match push_slice(geometry, scratch, staging) {
+            Some(slice) => chosen.push = Push { from, slice, why },
+            None => {
+                let words = "; nothing is pushed, for want of scratch: see AQUEDUCT_SCRATCH_BYTES";
+                chosen.why.push_str(words);
+            }
+        }
+    }
+    Ok(chosen)
 }
 
 /// The table's choice if it has one for these ranks and devices, else the usual one.
-fn from_table(table: &Tuning, comm: &Communicator, kind: &Kind, usual: Choice) -> Chosen {
+fn from_table(table: &Tuning, comm: &Communicator, kind: &Kind, usual: Choice) -> (Choice, String) {
     if let Some(misfit) = table.misfit(comm) {
         log::warn!("the table of choices {misfit}; it is passed over: make one here with `aqueduct tune`");
         return shipped(comm, kind, usual, format!("the table {misfit}"));
     }
     match table.choice(kind, comm.size()) {
-        Some(choice) => Chosen { choice, why: format!("measured: table {}", table.name()) },
+        Some(choice) => (choice, format!("measured: table {}", table.name())),
         None => {
             let ranks = comm.size();
             let why = format!("table {} has no line for {} of {ranks} ranks", table.name(), kind.name());
@@ -100,10 +129,10 @@ fn from_table(table: &Tuning, comm: &Communicator, kind: &Kind, usual: Choice) -
 }
 
 /// The choice of the library's own table if it has one, otherwise the usual one. `why` says why no other table speaks.
-fn shipped(comm: &Communicator, kind: &Kind, usual: Choice, why: String) -> Chosen {
+fn shipped(comm: &Communicator, kind: &Kind, usual: Choice, why: String) -> (Choice, String) {
     let own = Tuning::shipped(comm).and_then(|table| Some((table.choice(kind, comm.size())?, table)));
     match own {
-        Some((choice, table)) => Chosen { choice, why: format!("measured: table {}", table.name()) },
-        None => Chosen { choice: usual, why: format!("a rule; {why}") },
+        Some((choice, table)) => (choice, format!("measured: table {}", table.name())),
+        None => (usual, format!("a rule; {why}")),
     }
 }

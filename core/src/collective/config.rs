@@ -16,6 +16,7 @@ pub struct CollectiveConfig {
     pub(super) packet_bytes: Option<u64>,
     pub(super) line_bytes: Option<u64>,
     pub(super) copy_bytes: Option<u64>,
+    pub(super) push_bytes: Option<u64>,
     pub(super) staging_bytes: Option<usize>,
     pub(super) tuning: Option<Tuning>,
 }
@@ -62,6 +63,17 @@ impl CollectiveConfig {
     #[must_use]
     pub fn with_copy_bytes(mut self, bytes: u64) -> Self {
         self.copy_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with all-reduces of this many bytes and more pushed into the peers' scratch, on buffers shown to the peers, instead of read
+    /// from the peers' inputs; 0 for none. A message is cut into slices, for which two plans take up to 64 MiB of scratch each; where there
+    /// are not 16 MiB for each, none is pushed. Copy engines come first where [`with_copy_bytes`](Self::with_copy_bytes) or a table gives them
+    /// the message. Two ranks push nothing, whatever is given, and no other collective does. By default 32 MiB
+    /// where NVLink joins all ranks and every device has at least 112 multiprocessors, otherwise never.
+    #[must_use]
+    pub fn with_push_bytes(mut self, bytes: u64) -> Self {
+        self.push_bytes = Some(bytes);
         self
     }
 

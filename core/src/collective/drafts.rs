@@ -3,10 +3,11 @@
 use std::ops::RangeInclusive;
 
 use super::call::Call;
+use super::choosing::{Chosen, Push};
 use super::config::CollectiveConfig;
 use super::plans::{self, Shape};
 use super::selector::PlanSelector;
-use super::sizes::{shape, usual_blocks};
+use super::sizes::{push_blocks, shape, usual_blocks};
 use super::tuning::Choice;
 use crate::channel::Geometry;
 use crate::error::Result;
@@ -17,6 +18,8 @@ use crate::plan::{ExecutorConfig, Kind, Plan};
 pub(super) const TWO_SHOT: &str = "two-shot";
 /// The name of the way between the ranks' buffers.
 pub(super) const ZERO_COPY: &str = "zero-copy";
+/// The name of the way into the peers' scratch, and from there to all outputs.
+pub(super) const PUSH: &str = "push";
 /// The name of the way of copy engines.
 pub(super) const COPY_ENGINE: &str = "copy-engine";
 
@@ -30,14 +33,12 @@ pub(super) struct Draft {
     pub(super) sliced: bool,
 }
 
-/// The plans of a collective, in the order in which they are asked whether they serve a call: the user's, then the built-in ones. Slices
-/// of messages on buffers that peers do not reach have `slice` bytes.
+/// The plans of a collective, in the order in which they are asked whether they serve a call: the user's, then the built-in ones.
 pub(super) fn drafts(
     kind: &Kind,
     config: &CollectiveConfig,
-    choice: Choice,
+    chosen: &Chosen,
     (ranks, geometry): (u32, Geometry),
-    slice: usize,
     series: Series,
 ) -> Result<Vec<Draft>> {
     let mut drafts = Vec::new();
@@ -55,11 +56,11 @@ pub(super) fn drafts(
             continue;
         }
         let shape = |blocks| Shape { ranks, in_place, ..shape(geometry, blocks) };
-        built_in(kind, choice, shape, usual_blocks(geometry).0, slice, |name, plan, most, bytes| {
+        built_in(kind, chosen, shape, geometry, |name, plan, most, bytes| {
             // Tests check the built-in plans.
             let settings = config.executor(Some(most)).unchecked().in_series(series);
             let settings = if plans::in_place_differs(kind) { settings } else { settings.in_either_place() };
-            let sliced = name == TWO_SHOT;
+            let sliced = [TWO_SHOT, PUSH].contains(&name);
             let calls = PlanSelector::sizes(bytes);
             drafts.push(Draft { name: name.to_owned(), plan, settings, calls, sliced });
         })?;
@@ -71,15 +72,15 @@ pub(super) fn drafts(
 /// that it is for.
 fn built_in(
     kind: &Kind,
-    choice: Choice,
+    chosen: &Chosen,
     shape: impl Fn(u32) -> Shape,
-    blocks_of_slices: u32,
-    slice: usize,
+    geometry: Geometry,
     mut add: impl FnMut(&str, Plan, u64, RangeInclusive<u64>),
 ) -> Result<()> {
-    let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = choice;
+    let Choice { packet_bytes, line_bytes, packet_blocks, blocks, copy_bytes } = chosen.choice;
+    let Push { from, slice, .. } = chosen.push;
     // A call of packets has as many of its blocks as the message needs.
-    let (packets, direct, slices) = (shape(packet_blocks), shape(blocks), shape(blocks_of_slices));
+    let (packets, direct, slices) = (shape(packet_blocks), shape(blocks), shape(usual_blocks(geometry).0));
     let most = |bytes| Call::most_input(kind, packets.ranks, bytes);
     let all = || 0..=u64::MAX;
     let plans = [
@@ -88,8 +89,9 @@ fn built_in(
         (line_bytes > packet_bytes)
             .then(|| ("lines", plans::lines(kind, packets), most(line_bytes), 0..=line_bytes)),
         (copy_bytes > 0).then(|| (COPY_ENGINE, plans::copied(kind, direct), u64::MAX, copy_bytes..=u64::MAX)),
+        (from > 0).then(|| (PUSH, plans::pushed(kind, shape(push_blocks(geometry))), slice, from..=u64::MAX)),
         Some((ZERO_COPY, plans::zero_copy(kind, direct), u64::MAX, all())),
-        Some((TWO_SHOT, plans::through_scratch(kind, slices), slice as u64, all())),
+        Some((TWO_SHOT, plans::through_scratch(kind, slices), chosen.staging as u64, all())),
     ];
     for (name, plan, most, bytes) in plans.into_iter().flatten() {
         if let Some(plan) = plan {

@@ -4,7 +4,7 @@ use super::call::Call;
 use super::selector::PlanSelector;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, Stream};
-use crate::plan::{Executor, Reduction};
+use crate::plan::{Executor, PlanBuffers, Reduction, Window};
 
 /// Bytes of a vector.
 const VECTOR: usize = 16;
@@ -20,25 +20,35 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Enqueues a call on any buffers: one launch, or one for each slice.
+    /// Enqueues a call: one launch, or one for each slice. Peers reach the same part of `shown`, the buffers that were shown to them.
     pub(super) fn execute(
         &self,
         stream: &Stream,
+        shown: Option<&PlanBuffers>,
         [input, output]: [&DeviceSlice; 2],
         call: &Call,
         reduction: Option<Reduction>,
     ) -> Result<()> {
         let (bytes, size) = (call.lengths()[0], call.element.bytes());
         let longest = usize::try_from(self.executor.max_bytes()).unwrap_or(usize::MAX);
+        let launch = |from: usize, [input, output]: [&DeviceSlice; 2], count: usize| match shown {
+            Some(buffers) => {
+                // All ranks cut alike, so a slice begins at the same byte of every rank's buffers.
+                let window = Window { from: from as u64, whole: if self.sliced { bytes as u64 } else { 0 } };
+                let variant = (call.element, reduction);
+                self.executor.execute_within(stream, (buffers, window), [input, output], count, variant)
+            }
+            None => self.executor.execute(stream, input, output, count, call.element, reduction),
+        };
         if bytes <= longest {
-            return self.executor.execute(stream, input, output, call.count, call.element, reduction);
+            return launch(0, [input, output], call.count);
         }
         // Behind whole vectors the next slice is aligned as the buffer is.
         let longest = (longest / VECTOR * VECTOR).max(VECTOR);
         for start in (0..bytes).step_by(longest) {
             let slice = start..bytes.min(start + longest);
             let (input, output) = (input.slice(slice.clone())?, output.slice(slice.clone())?);
-            self.executor.execute(stream, &input, &output, slice.len() / size, call.element, reduction)?;
+            launch(start, [&input, &output], slice.len() / size)?;
         }
         Ok(())
     }

@@ -138,6 +138,8 @@ fn settings_that_differ_between_ranks_are_refused() {
                     ("packet_bytes 65536", config().with_packet_bytes(one(65536, 65537))),
                     ("line_bytes 0", config().with_line_bytes(one(0, 4096))),
                     ("copy_bytes 1000", config().with_copy_bytes(one(1000, 100_000))),
+                    ("push_bytes 1000", config().with_push_bytes(one(1000, 100_000))),
+                    ("no push_bytes", if other { config() } else { config().with_push_bytes(0) }),
                     ("staging_bytes 32768", config().with_staging_bytes(one(65536, 32768) as usize)),
                     ("the plan mine for 8 to 100 bytes", config().with_plan(plan.clone(), one(8, 16)..=100)),
                     (

@@ -1,12 +1,17 @@
-//! Ways that a caller asks for: LL128 packets and copy engines.
+//! Ways that a caller asks for: LL128 packets, copy engines and pushing.
 
+use aqueduct::ErrorKind;
 use aqueduct::plan::{Element, Kind, Reduction};
 
-use super::{Bench, PACKETS, PLACES, config, kinds};
-use crate::group::Rank;
+use super::{Bench, PACKETS, PLACES, Place, config, kinds};
+use crate::group::{Rank, soon};
 
 /// The smallest message that copy engines move.
 const COPIES: usize = 1024;
+/// The smallest message that is pushed.
+const PUSHED: usize = 4096;
+/// A slice of one on the software device.
+const SLICE: usize = 256 << 10;
 
 /// Messages of a middling size as LL128 packets, if the caller says so.
 pub(super) fn lines(rank: &Rank) {
@@ -61,4 +66,68 @@ pub(super) fn copies(rank: &Rank) {
         }
         rank.barrier();
     }
+}
+
+/// Larger all-reduces pushed into scratch, if the caller says so: in place and not, in one slice and in several, captured, and between
+/// calls of the other ways. Two ranks push nothing, nor does another collective.
+pub(super) fn pushes(rank: &Rank) {
+    let settings = || config().with_packet_bytes(256).with_push_bytes(PUSHED as u64);
+    let usual = Bench::new(rank, Kind::ReduceScatter, settings());
+    let count = PUSHED * rank.comm.size() as usize;
+    let way = usual.collective.algorithm_on(&usual.shown[0], count, Element::F32, None).unwrap();
+    assert_eq!(way, "zero-copy");
+    let pushing = rank.comm.size() > 2;
+    let mut bench = Bench::with_buffers(rank, Kind::AllReduce, settings(), 3 * SLICE);
+    let least = PUSHED / 4;
+    let long = if pushing { "push" } else { "zero-copy" };
+    for shown in &bench.shown {
+        let way = |count: usize| bench.collective.algorithm_on(shown, count, Element::F32, None).unwrap();
+        assert_eq!([64, 65, least - 1, least].map(way), ["packets", "zero-copy", "zero-copy", long]);
+        assert_eq!(way(SLICE), long, "four slices");
+    }
+    let hidden = bench.collective.algorithm(false, least, Element::F32, None).unwrap();
+    assert_eq!(hidden, "two-shot", "peers reach the outputs");
+    for place in [PLACES[1], PLACES[3]] {
+        // Chunks that end within a vector, and other ways between.
+        for count in [least, 1, least + 1, least - 1, 3 * least + 5, 64] {
+            bench.run(place, count, Reduction::Sum);
+            bench.run(place, count, Reduction::Max);
+        }
+        bench.replays(place, least + 3);
+        if pushing {
+            in_slices(&mut bench, place);
+        }
+    }
+    if pushing {
+        nothing_is_done_on_short_buffers(&mut bench);
+    }
+    rank.barrier();
+}
+
+/// Also a last slice that is shorter than a vector for each rank.
+fn in_slices(bench: &mut Bench<'_>, place: Place) {
+    let says = bench.collective.explain(place.in_place, true, SLICE, Element::F32, None).unwrap();
+    let words =
+        format!("{} bytes are at least {PUSHED}, and the buffers are shown to the peers: pushed", 4 * SLICE);
+    assert!(says.contains(&words) && says.contains("the caller's push_bytes"), "{says}");
+    for count in [SLICE / 4 + 1, SLICE / 4, SLICE / 2 + 1027] {
+        bench.run(place, count, Reduction::Sum);
+    }
+    bench.replays(place, SLICE / 4 + 514);
+}
+
+/// A rank whose buffer ends within the second slice is found out before the first is launched.
+fn nothing_is_done_on_short_buffers(bench: &mut Bench<'_>) {
+    let (rank, count) = (bench.rank, SLICE / 2);
+    let short = rank.buffer(if rank.me() == 1 { 2 * SLICE - 4 } else { 2 * SLICE });
+    let shown = bench.collective.buffers(&bench.buffers[0], &short, soon()).unwrap();
+    let error = bench.collective.launch_on(&bench.stream, &shown, count, Element::F32, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+    let words = match rank.me() {
+        1 => "needs 524288 bytes of output, which has 524284",
+        _ => "the buffer that rank 1 has shown has 524284 bytes; this call needs 524288",
+    };
+    assert!(error.to_string().contains(words), "{error} does not say {words}");
+    rank.barrier();
+    bench.run(PLACES[3], PUSHED, Reduction::Sum);
 }

@@ -110,7 +110,8 @@ impl<'a> Bench<'a> {
         Self::configured(session, common, shape, shown, sizes, CollectiveConfig::default())
     }
 
-    /// For a built-in collective with choices of its own, on buffers that are shown to the peers.
+    /// For a built-in collective with choices of its own, on buffers that are shown to the peers. Nothing is pushed, because a table
+    /// says nothing about that: by kernels large messages then go directly.
     pub(super) fn tuned(
         session: &'a Session<'a>,
         common: &'a Common,
@@ -118,7 +119,8 @@ impl<'a> Bench<'a> {
         sizes: &[u64],
         table: Tuning,
     ) -> Result<Self> {
-        Self::configured(session, common, shape, true, sizes, CollectiveConfig::default().with_tuning(table))
+        let config = CollectiveConfig::default().with_tuning(table).with_push_bytes(0);
+        Self::configured(session, common, shape, true, sizes, config)
     }
 
     fn configured(

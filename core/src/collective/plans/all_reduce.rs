@@ -48,6 +48,38 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     program
 }
 
+/// Two-shot on buffers of which the peers reach the outputs: every rank pushes chunk r of its input into rank r's scratch, rank r
+/// reduces them there and writes the result to all outputs. Nothing is read over a link, and all blocks push to one peer before they turn
+/// to the next, from the next rank on, so that no two ranks push to one at a time.
+///
+/// No begin signal is needed. A rank ends a call when all others have reduced what it pushed, so in the next one it may push at once,
+/// before they have begun. It writes to an output when that rank has told what it pushed: by then that rank has begun this call, so its stream
+/// has done with what the output held before; in place, it has also read the chunk of its input that the result replaces.
+pub(super) fn pushed(shape: Shape) -> CollectiveProgram {
+    let n = shape.ranks;
+    let program = shape.program("all-reduce pushed", Pattern::all_reduce(n, 1));
+    let inputs = scratch(&program, n);
+    let group = shape.group();
+    for rank in program.ranks() {
+        let me = rank.index();
+        let channels = shape.channels(&rank, &peers(&rank));
+        for channel in &channels[0] {
+            let peer = channel.peer();
+            channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), &group);
+        }
+        exchange(0.., &channels);
+        let mine = rank.output().chunk(me);
+        let source =
+            |from: u32| if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) };
+        rank.reduce_in_order(mine, (0..n).map(|from| plain(source(from))), Reduction::Sum, &group);
+        for channel in &channels[0] {
+            channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);
+        }
+        exchange(0.., &channels);
+    }
+    program
+}
+
 /// Two-shot through scratch, on buffers that the peers do not reach: rank r gets chunk r of all inputs, reduces them and sends the
 /// result to all others, which copy it to their outputs.
 ///

@@ -81,6 +81,15 @@ pub(super) fn through_scratch(kind: &Kind, shape: Shape) -> Option<Result<Plan>>
     }
 }
 
+/// The plan for larger messages on buffers that the peers reach, which pushes into scratch instead of reading from peers; `None` where
+/// nobody has measured a gain: between two ranks, and of other collectives.
+pub(super) fn pushed(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
+    match kind {
+        Kind::AllReduce if shape.ranks > 2 => Some(all_reduce::pushed(shape).compile()),
+        _ => None,
+    }
+}
+
 /// The plan for large messages on buffers that the peers reach; `None` where there is none: of an all-to-all in place, whose
 /// parts change places, and of a collective of the user's own.
 pub(super) fn zero_copy(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {

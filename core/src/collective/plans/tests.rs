@@ -1,6 +1,8 @@
 //! The plans are right, by the check and by the simulator.
 
-use super::{Shape, barrier, copied, in_place_differs, packets, through_scratch, variable, zero_copy};
+use super::{
+    Shape, barrier, copied, in_place_differs, packets, pushed, through_scratch, variable, zero_copy,
+};
 use crate::plan::{Block, Kind, Op, Place, Plan, check, oracle, simulate};
 
 fn kinds(ranks: u32) -> Vec<Kind> {
@@ -25,6 +27,7 @@ fn all(ranks: u32, blocks: u32) -> Vec<Plan> {
                 packets(&kind, shape),
                 through_scratch(&kind, shape),
                 zero_copy(&kind, shape),
+                pushed(&kind, shape),
                 copied(&kind, shape),
             ];
             plans.extend(made.into_iter().flatten().map(Result::unwrap));

@@ -19,6 +19,16 @@ pub struct PlanBuffers {
     pub(super) inner: Arc<Shown>,
 }
 
+/// The part of shown buffers that a call is for, the same on all ranks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    /// Bytes in front of it, in every rank's input and output.
+    pub(crate) from: u64,
+    /// Bytes that every rank's buffers have at least, also behind the window: calls of other parts follow, and no rank may find out in
+    /// the midst of them that a buffer is too short.
+    pub(crate) whole: u64,
+}
+
 /// One object for a stream to keep while a kernel uses the buffers.
 #[derive(Debug)]
 pub(super) struct Shown {

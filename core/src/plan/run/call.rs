@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aqueduct_ptx::abi::PlanArgs;
 
-use super::buffers::Shown;
+use super::buffers::{Shown, Window};
 use super::kernel::Kernel;
 use super::lower::Address;
 use super::parameter::Parameter;
@@ -20,6 +20,8 @@ pub(super) struct Call<'c> {
     /// Addresses of input and output.
     pub(super) buffers: [u64; 2],
     pub(super) shown: Option<&'c Arc<Shown>>,
+    /// Which part of them.
+    pub(super) window: Window,
     pub(super) handles: Option<&'c Arc<Handles>>,
     /// The fixed part of the kernels' parameters.
     pub(super) args: PlanArgs,
@@ -30,7 +32,7 @@ pub(super) struct Call<'c> {
 impl Call<'_> {
     /// Where something begins in this call.
     pub(super) fn address(&self, address: Address) -> Result<u64> {
-        let Self { prepared, buffers: [input, output], rows, args, .. } = self;
+        let Self { prepared, buffers: [input, output], rows, args, window, .. } = self;
         let (me, shown) = (prepared.comm.rank(), self.shown.map(|shown| &**shown));
         match address {
             Address::Trace => Ok(prepared.trace.as_ref().ok_or_else(|| missing(address))?.address()),
@@ -41,12 +43,12 @@ impl Call<'_> {
                 let found = shown.and_then(|shown| shown.address(address));
                 found.map(|(address, _)| address).ok_or_else(|| missing(address))
             }
-            Address::Input(_) | Address::Output(_) => prepared.shown(shown, address, args),
+            Address::Input(_) | Address::Output(_) => prepared.shown(shown, address, args, *window),
             Address::RowWord(index) => {
                 let word = rows.and_then(|rows| rows.get(index as usize).copied());
                 word.ok_or_else(|| missing(address))
             }
-            Address::Offset(rank, base) => prepared.offset(shown, rank, base, args),
+            Address::Offset(rank, base) => prepared.offset(shown, rank, base, args, *window),
             Address::Multicast(team, base) => {
                 prepared.team(shown, team, base).ok_or_else(|| missing(address))
             }

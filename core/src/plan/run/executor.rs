@@ -7,7 +7,7 @@ use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::Element;
 
 use super::agreement::all_done;
-use super::buffers::{PendingBuffers, PlanBuffers, Shown};
+use super::buffers::{PendingBuffers, PlanBuffers, Shown, Window};
 use super::call::Call;
 use super::config::ExecutorConfig;
 use super::cost::Span;
@@ -178,7 +178,7 @@ impl Executor {
             let message = "peers reach the buffers of this plan; show them with prepare_buffers() and call execute_on()";
             return Err(Error::usage(EXECUTE, message));
         }
-        self.launch(stream, [input, output], (None, true), count, (element, reduction.into()))
+        self.launch(stream, [input, output], None, count, (element, reduction.into()))
     }
 
     /// As [`execute`](Self::execute), on buffers that were shown to the peers, from their beginning. Every rank passes those
@@ -197,39 +197,43 @@ impl Executor {
         let [input, output] = self.inner.placed(&buffers.inner, count, element)?;
         let variant = (element, reduction.into());
         self.inner.check_shown(&buffers.inner)?;
-        self.launch(stream, [&input, &output], (Some(&buffers.inner), true), count, variant)
+        self.launch(stream, [&input, &output], Some((buffers, None)), count, variant)
     }
 
-    /// As [`execute_on`](Self::execute_on), with this rank's own input and output anywhere. Peers still find what they reach
-    /// where `execute_on` has it.
+    /// As [`execute_on`](Self::execute_on) on a part of the buffers, with this rank's own input and output anywhere. Peers still find
+    /// what they reach in that part of the shown buffers.
     pub(crate) fn execute_within(
         &self,
         stream: &Stream,
-        buffers: &PlanBuffers,
+        (buffers, window): (&PlanBuffers, Window),
         slices: [&DeviceSlice; 2],
         count: usize,
         variant: (Element, Option<Reduction>),
     ) -> Result<()> {
         self.inner.check_shown(&buffers.inner)?;
-        self.launch(stream, slices, (Some(&buffers.inner), false), count, variant)
+        self.launch(stream, slices, Some((buffers, Some(window))), count, variant)
     }
 
     /// Allocates nothing once the stream keeps what a call needs. Calls of a plan with copy engines' blocks take turns while they enqueue;
-    /// otherwise a call takes no lock that other streams hold. `placed`: input and output are the shown buffers, if there are any.
+    /// otherwise a call takes no lock that other streams hold. `shown`: the shown buffers if there are any, and the part of them that the
+    /// call is for unless input and output are these buffers.
     fn launch(
         &self,
         stream: &Stream,
         [input, output]: [&DeviceSlice; 2],
-        (shown, placed): (Option<&Arc<Shown>>, bool),
+        shown: Option<(&PlanBuffers, Option<Window>)>,
         count: usize,
         variant: Variant,
     ) -> Result<()> {
         let args = self.inner.args(input, output, count, variant.0)?;
         let bytes = (count * variant.0.bytes()) as u64;
+        let placed = shown.is_none_or(|(_, window)| window.is_none());
+        let window = shown.and_then(|(_, window)| window).unwrap_or_default();
+        let shown = shown.map(|(buffers, _)| &buffers.inner);
         let multicast = self.inner.goes_by_multicast(shown.map(|shown| &**shown), placed, bytes, args.chunk);
         let keep = [Arc::clone(input.keep_alive()), Arc::clone(output.keep_alive())];
         let buffers = [input.ptr(), output.ptr()];
-        self.enqueue(stream, Request { buffers, shown, args, variant, rows: None, multicast }, keep)
+        self.enqueue(stream, Request { buffers, shown, window, args, variant, rows: None, multicast }, keep)
     }
 
     /// Enqueues a call whose sizes have been checked. `keep` is what keeps its memory alive, but for what the executor owns.
@@ -240,7 +244,7 @@ impl Executor {
         keep: impl IntoIterator<Item = KeepAlive, IntoIter: Clone>,
     ) -> Result<()> {
         let inner = &*self.inner;
-        let Request { buffers, shown, mut args, variant, rows, multicast } = request;
+        let Request { buffers, shown, window, mut args, variant, rows, multicast } = request;
         inner.comm.check_all(EXECUTE)?;
         let (kernel, lanes) = (inner.kernel(variant, multicast)?, inner.lanes.as_ref());
         // The other ranks do without this one.
@@ -252,7 +256,7 @@ impl Executor {
         if let Some(handles) = handles {
             handles.check()?;
         }
-        let call = Call { prepared: inner, buffers, shown, handles, args, rows };
+        let call = Call { prepared: inner, buffers, shown, window, handles, args, rows };
         // The same objects in every call: a stream keeps each once. `Prepared` and `Shown` own the arenas and the peers' buffers.
         let owners: [Option<KeepAlive>; 3] = [
             Some(self.inner.clone()),
@@ -285,6 +289,8 @@ pub(super) struct Request<'c> {
     /// Addresses of input and output.
     pub(super) buffers: [u64; 2],
     pub(super) shown: Option<&'c Arc<Shown>>,
+    /// Which part of them.
+    pub(super) window: Window,
     /// The fixed part of the kernel's parameter, without the abort handle.
     pub(super) args: PlanArgs,
     pub(super) variant: Variant,

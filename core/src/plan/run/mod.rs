@@ -34,6 +34,7 @@ mod traced;
 
 pub use alone::{Steps, prepare_alone};
 pub use buffers::PlanBuffers;
+pub(crate) use buffers::Window;
 pub use config::ExecutorConfig;
 pub use executor::Executor;
 pub(super) use grid::Grids;

@@ -6,7 +6,7 @@ use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::{Base, Element};
 
 use super::arena::Arena;
-use super::buffers::Shown;
+use super::buffers::{Shown, Window};
 use super::collective::Kind;
 use super::ir::{Buffer, Plan, Reduction};
 use super::kernel::{ANY, Kernel, Kernels, Variant};
@@ -128,6 +128,7 @@ impl Prepared {
         rank: u32,
         base: Base,
         args: &PlanArgs,
+        window: Window,
     ) -> Result<u64> {
         let part = self.part(rank, args.input_bytes);
         let (address, offset) = match base {
@@ -137,9 +138,9 @@ impl Prepared {
         };
         if rank != self.comm.rank() {
             // The peer's buffer must be as long as the call needs.
-            self.shown(shown, address, args)?;
+            self.shown(shown, address, args, window)?;
         }
-        Ok(offset)
+        Ok(offset + window.from)
     }
 
     /// The fixed part of the parameter of a call, without the abort handle.
@@ -260,15 +261,22 @@ impl Prepared {
         self.chunks.buffer(chunks, args.input_bytes.max(args.output_bytes), args.chunk)
     }
 
-    /// The address of a peer's buffer, which must be as long as the call needs.
-    pub(super) fn shown(&self, shown: Option<&Shown>, address: Address, args: &PlanArgs) -> Result<u64> {
+    /// The address of a peer's buffer in a call, which must be as long as the call needs.
+    pub(super) fn shown(
+        &self,
+        shown: Option<&Shown>,
+        address: Address,
+        args: &PlanArgs,
+        window: Window,
+    ) -> Result<u64> {
         let (ptr, len) = shown.and_then(|shown| shown.address(address)).ok_or_else(|| missing(address))?;
         let (rank, buffer, at) = match address {
             Address::Input(rank) => (rank, Buffer::Input, self.part(rank, args.input_bytes).0),
             Address::Output(rank) => (rank, Buffer::Output, self.part(rank, args.input_bytes).1),
             _ => return Err(missing(address)),
         };
-        let needed = at + self.length(rank, buffer, args);
+        let at = at + window.from;
+        let needed = window.whole.max(at + self.length(rank, buffer, args));
         if len < needed {
             let message =
                 format!("the buffer that rank {rank} has shown has {len} bytes; this call needs {needed}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aqueduct_ptx::abi::{DeviceStruct as _, PlanArgs, PlanRows};
 use aqueduct_ptx::plan::Element;
 
-use super::buffers::PlanBuffers;
+use super::buffers::{PlanBuffers, Window};
 use super::executor::{Executor, Request, words_of};
 use super::ir::Reduction;
 use crate::error::{Error, Result};
@@ -151,6 +151,8 @@ impl Executor {
         let call = Request {
             buffers: [input, shown.output.ptr()],
             shown: Some(shown),
+            // Rows say where in the buffers.
+            window: Window::default(),
             args,
             variant: (element, reduction),
             rows: Some(&words),
