@@ -110,9 +110,20 @@ mod tests {
     use super::*;
     use crate::sync::{Mutex, lock};
 
-    /// Rank 0 of four, of whom rank 2 never came and cannot be reached.
+    /// Rank 0 of four, of whom rank 2 cannot be reached, and may have come before that.
     #[derive(Debug, Default)]
-    struct WithoutTwo(Mutex<Vec<(u32, Vec<u8>)>>);
+    struct WithoutTwo {
+        came: bool,
+        sent: Mutex<Vec<(u32, Vec<u8>)>>,
+    }
+
+    impl WithoutTwo {
+        /// What each of the others was told.
+        fn told(&self) -> Vec<(u32, std::result::Result<Vec<Vec<u8>>, u32>)> {
+            let sent = lock(&self.sent);
+            sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect()
+        }
+    }
 
     impl Bootstrap for WithoutTwo {
         fn rank(&self) -> u32 {
@@ -127,12 +138,15 @@ mod tests {
             if peer == 2 {
                 return Err(Error::timeout("connect", "nobody answers").with_peer(peer));
             }
-            lock(&self.0).push((peer, bytes.to_vec()));
+            lock(&self.sent).push((peer, bytes.to_vec()));
             Ok(())
         }
 
         fn recv(&self, peer: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
-            if peer == 2 { Err(Error::timeout("x", "nothing came").with_peer(peer)) } else { Ok(vec![7]) }
+            if peer == 2 && !self.came {
+                return Err(Error::timeout("x", "nothing came").with_peer(peer));
+            }
+            Ok(vec![7])
         }
     }
 
@@ -141,10 +155,17 @@ mod tests {
         let all = WithoutTwo::default();
         let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(2)), "{error}");
-        let sent = lock(&all.0);
-        let told: Vec<_> =
-            sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect();
-        assert_eq!(told, [(1, Err(2)), (3, Err(2))]);
+        assert_eq!(all.told(), [(1, Err(2)), (3, Err(2))]);
+    }
+
+    /// Rank 0 would go on alone otherwise: the rank that heard no answer gives the call up.
+    #[test]
+    fn rank_0_does_not_succeed_if_a_rank_has_not_heard_the_answer() {
+        let all = WithoutTwo { came: true, ..WithoutTwo::default() };
+        let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(2)), "{error}");
+        let said = Ok(vec![vec![], vec![7], vec![7], vec![7]]);
+        assert_eq!(all.told(), [(1, said.clone()), (3, said)]);
     }
 
     /// A rank above 0 whose rank 0 did not wait for it.

@@ -91,8 +91,13 @@ fn line(wire: &Arc<Kept>) -> Arc<Line> {
 }
 
 fn member() -> Arc<Member> {
+    member_of(1, 0)
+}
+
+/// A peer that no messenger serves.
+pub(super) fn member_of(rank: u32, life: u32) -> Arc<Member> {
     let hub = Arc::new(hub::Hub::new(limits(), 7).unwrap());
-    Arc::new(Member::new((1, 9, 0), hub, 50, credit::Amount { messages: 4, bytes: 100 }))
+    Arc::new(Member::new((rank, 9, life), hub, 50, credit::Amount { messages: 4, bytes: 100 }))
 }
 
 /// A table with 100 exposed bytes, and a request for `length` bytes of them at `offset`.

@@ -109,3 +109,35 @@ impl Burials {
         queue.iter().flat_map(|burial| &burial.successors).map(|(member, _)| member.clone()).collect()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::bounds_tests::member_of;
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// What came of the second life may reach nobody before the end of the first.
+    #[test]
+    fn lives_of_one_rank_end_one_after_the_other_and_those_of_another_meanwhile() {
+        let burials = Burials::default();
+        let lives = [(1, 0), (1, 1), (2, 0)].map(|(rank, life)| member_of(rank, life));
+        for member in &lives {
+            let why = Error::new(ErrorKind::PeerLost, "test", "it left");
+            burials.add(member.clone(), Vec::new(), why, Deadline::after(std::time::Duration::ZERO));
+        }
+        let take = |expected: &Arc<Member>| {
+            let taken = burials.take(|_| true).expect("one is to end");
+            assert!(Arc::ptr_eq(&taken.member, expected), "{:?}", taken.member);
+            taken
+        };
+        let first = take(&lives[0]);
+        assert!(burials.take(|rank| rank == 1).is_none(), "a thread is at the first life");
+        let other = take(&lives[2]);
+        assert!(burials.take(|_| true).is_none());
+        drop(first);
+        let first = take(&lives[0]);
+        burials.remove(&lives[0]);
+        let second = take(&lives[1]);
+        drop((first, other, second));
+    }
+}

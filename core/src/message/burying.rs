@@ -122,3 +122,27 @@ impl Engine {
         None
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::bounds_tests::member_of;
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// Otherwise messages of a later life would come before those of an earlier one.
+    #[test]
+    fn what_waited_for_an_earlier_life_to_end_is_served_before_what_came_later() {
+        let lives = [0, 1, 2].map(|life| member_of(1, life));
+        let engine = Engine::new(lives[0].hub.clone()).unwrap();
+        let why = Error::new(ErrorKind::PeerLost, "test", "it left");
+        engine.add_burial(&lives[0], Vec::new(), &why, settled());
+        engine.replace(lives[1].clone(), true);
+        assert!(engine.next_arrival().is_none(), "it waits for the first life");
+        engine.replace(lives[2].clone(), true);
+        engine.bury();
+        for (life, expected) in lives.iter().enumerate().skip(1) {
+            let (member, _) = engine.next_arrival().expect("nothing waits any more");
+            assert!(Arc::ptr_eq(&member, expected), "life {life} is not the next one: {member:?}");
+        }
+    }
+}

@@ -108,12 +108,9 @@ impl Engine {
             self.end_turn(turn);
             return busy.map(drop);
         }
-        self.hub.take_timed(&mut turn.timed);
-        let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();
+        let until = self.due(&mut turn).map_or(deadline, |due| due.min(deadline));
         let mut events = std::mem::take(&mut turn.events);
-        let check = (!turn.links.is_empty()).then(|| Deadline::after(CHECK));
         drop(turn);
-        let until = [due, check].into_iter().flatten().fold(deadline, Deadline::min);
         let failed = |error| Error::system("wait", "cannot wait for events", error);
         let waited = self.epoll.wait(until.poll_ms(), &mut events).map_err(failed);
         // The next progress need not ask again.
@@ -124,10 +121,14 @@ impl Engine {
         waited
     }
 
-    /// When the first operation under way is too late.
+    /// When progress has something to do, even if no descriptor tells anything.
     pub(super) fn next_deadline(&self) -> Option<Deadline> {
-        let mut turn = lock(&self.turn);
+        self.due(&mut lock(&self.turn))
+    }
+
+    fn due(&self, turn: &mut Turn) -> Option<Deadline> {
         self.hub.take_timed(&mut turn.timed);
+        // The first operation under way is too late then.
         let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();
         // Whether the peers' hosts answer is looked at then.
         let check = (!turn.links.is_empty()).then(|| Deadline::after(CHECK));

@@ -300,6 +300,42 @@ fn the_descriptor_tells_of_messages_once_armed() {
     until(&[&b], || queue.try_recv().is_some());
 }
 
+/// Nobody rings for what was sent while the reader was awake.
+#[test]
+fn a_reader_that_is_about_to_sleep_is_told_of_what_has_arrived_before() {
+    let (a, b) = (messenger(0), messenger(1));
+    let queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&a, &b], || lock(&b.core.engine.turn).polled.len() == 1);
+    assert_eq!(peer.send(1, b"x").unwrap(), Sent::Done);
+    a.progress().unwrap();
+    // Over TCP it is the descriptor that tells.
+    assert!(b.arm().unwrap() || wait_readable(b.as_fd(), Deadline::after(SOON)).unwrap());
+    until(&[&b], || queue.len() == 1);
+}
+
+/// Otherwise a sleep, an event loop's, too, lasts until the next look at the links, a second later.
+#[test]
+fn a_sleep_ends_when_an_operation_is_too_late() {
+    let (a, b) = (messenger(0), messenger(1));
+    assert_eq!(a.next_deadline(), None, "without peers");
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&a, &b], || !lock(&a.core.engine.turn).links.is_empty());
+    // Before the next look at the links, whenever that is asked.
+    let due = Deadline::after(Duration::from_millis(100));
+    assert!(a.next_deadline().is_some_and(|look| due < look));
+    let send = |due| assert_eq!(peer.send_long(1, b"", vec![1; 100], due, |_| {}).unwrap(), Sent::Done);
+    send(Deadline::after(SOON));
+    assert!(a.next_deadline().is_some_and(|look| due < look));
+    send(due);
+    assert_eq!(a.next_deadline(), Some(due));
+    let start = Instant::now();
+    for _ in 0..10 {
+        a.wait(HOUR).unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "ten sleeps of {:?}", start.elapsed());
+}
+
 /// A reader that found its queue empty may be about to sleep when another thread's progress fills it, and nobody is woken then.
 #[test]
 fn a_message_that_another_thread_has_queued_keeps_a_reader_awake() {

@@ -9,6 +9,8 @@ use crate::sync::AtomicU64;
 #[derive(Debug)]
 struct Open {
     taken: Arc<AtomicU64>,
+    /// The number of descriptors of each write.
+    descriptors: Arc<Mutex<Vec<usize>>>,
     file: std::fs::File,
 }
 
@@ -17,7 +19,8 @@ impl RawStream for Open {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        lock(&self.descriptors).push(fds.len());
         let part = from.len().min(100_000);
         self.taken.fetch_add(part as u64, Ordering::Relaxed);
         Ok(part)
@@ -55,8 +58,14 @@ impl LinkService for Asked {
 }
 
 fn open() -> (Link, Arc<AtomicU64>, Arc<Asked>) {
+    open_noting(Arc::default())
+}
+
+/// Each write notes the number of its descriptors.
+fn open_noting(descriptors: Arc<Mutex<Vec<usize>>>) -> (Link, Arc<AtomicU64>, Arc<Asked>) {
     let (taken, service) = (Arc::new(AtomicU64::new(0)), Arc::new(Asked::default()));
-    let raw = Box::new(Open { taken: taken.clone(), file: std::fs::File::open("/dev/null").unwrap() });
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let raw = Box::new(Open { taken: taken.clone(), descriptors, file });
     let claims = Claims { purpose: 0, scope: 0, from: 1, to: 0 };
     (Link::new(1, raw, claims, u32::MAX, service.clone()), taken, service)
 }
@@ -126,4 +135,15 @@ fn a_send_waits_for_room() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     assert_eq!(taken.load(Ordering::Relaxed), link.sent());
+}
+
+/// A socket may take a frame in parts, and the peer would get descriptors that come with each of them once too often.
+#[test]
+fn descriptors_go_with_the_first_part_of_their_frame_alone() {
+    let noted = Arc::<Mutex<Vec<usize>>>::default();
+    let (link, ..) = open_noting(noted.clone());
+    let fds = |count| (0..count).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
+    link.post_fds(1, &vec![7; 250_000], fds(2)).unwrap();
+    link.post_fds(1, b"short", fds(1)).unwrap();
+    assert_eq!(*lock(&noted), [2, 0, 0, 1]);
 }

@@ -138,6 +138,14 @@ impl Fifo {
         self.memory.control.synchronize(deadline)
     }
 
+    /// Takes the first position, as a kernel does that then leaves without writing it.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn take_first_position(&self) {
+        let lower = self.memory.device.slice(0..4).unwrap();
+        self.memory.control.write_value32(&lower, 1).unwrap();
+        self.memory.control.synchronize(std::time::Duration::from_secs(60)).unwrap();
+    }
+
     /// A position behind all triggers of kernels that have ended.
     pub(super) fn end_of_written(&self) -> u64 {
         end_of_written(&Slots(self.memory.clone()))

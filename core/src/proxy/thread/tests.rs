@@ -144,11 +144,11 @@ fn stop_returns_at_its_deadline_though_the_handler_does_not() {
     }
 }
 
-#[test]
-fn a_proxy_that_sleeps_wakes_to_stop() {
+/// A proxy that sleeps for `pause` at a time, and does so.
+fn asleep(pause: Duration) -> Proxy {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let config = ProxyConfig::default().with_idle(Idle::Sleep(Duration::from_secs(60)));
+    let config = ProxyConfig::default().with_idle(Idle::Sleep(pause));
     let idle = Busy::default();
     let (over, rounds) = &*idle.0;
     over.store(1, Ordering::Release);
@@ -158,11 +158,27 @@ fn a_proxy_that_sleeps_wakes_to_stop() {
     loop {
         let now = rounds.load(Ordering::Relaxed);
         if now > 1024 && now == before {
-            break;
+            return proxy;
         }
         assert!(!deadline.expired(), "it does not sleep");
         before = now;
         std::thread::sleep(Duration::from_millis(50));
     }
-    proxy.stop(Duration::from_secs(10)).unwrap();
+}
+
+#[test]
+fn a_proxy_that_sleeps_wakes_to_stop() {
+    asleep(Duration::from_secs(60)).stop(Duration::from_secs(10)).unwrap();
+}
+
+/// It is woken once, at the beginning of its end.
+#[test]
+fn a_proxy_whose_fifo_cannot_be_drained_does_not_sleep_past_the_deadline_of_its_end() {
+    let proxy = asleep(Duration::from_secs(3600));
+    proxy.fifo.take_first_position();
+    proxy.begin_stop(Deadline::after(Duration::from_millis(500)));
+    let late = proxy.end_stop(Deadline::after(Duration::from_secs(60))).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Timeout);
+    // The thread's own word, which is another one if it has found no time to close the FIFO.
+    assert!(!late.message().contains("the handler has not returned"), "{late}");
 }

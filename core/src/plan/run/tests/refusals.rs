@@ -93,6 +93,30 @@ fn a_rank_without_memory_is_an_error_of_all() {
     close(&comms);
 }
 
+/// Also under a tag that the library uses for the plan.
+#[test]
+fn a_plan_that_fails_to_prepare_takes_nothing_with_it_that_the_program_has_asked_for() {
+    let _alone = alone();
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(Arc::new(Full));
+    let comms = ranks_on(&driver, 2);
+    let connect = |comm: &Communicator| {
+        (0..4).map(|tag| comm.connect(1 - comm.rank(), tag, Transport::CudaIpc)).collect()
+    };
+    let asked: Vec<Vec<_>> = comms.iter().map(connect).collect::<Result<_, Error>>().unwrap();
+    let plan = samples::one_shot(2, true);
+    let prepare = |comm: &Communicator| {
+        FULL.set(comm.rank() == 1);
+        Executor::prepare(comm, &plan, sums(), LIMIT)
+    };
+    all_say(everywhere(&comms, prepare), ErrorKind::Cuda, "OUT_OF_MEMORY");
+    everywhere(&comms, |comm| comm.setup(LIMIT)).into_iter().for_each(Result::unwrap);
+    for connection in asked.iter().flatten() {
+        assert!(connection.get().is_ok(), "tag {}", connection.tag());
+    }
+    drop(asked);
+    close(&comms);
+}
+
 #[test]
 fn a_plan_that_reduces_needs_variants() {
     let _alone = alone();
