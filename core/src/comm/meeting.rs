@@ -110,6 +110,9 @@ mod tests {
     use super::*;
     use crate::sync::{Mutex, lock};
 
+    /// What all have said, or the rank that did not come.
+    type Answer = std::result::Result<Vec<Vec<u8>>, u32>;
+
     /// Rank 0 of four, of whom rank 2 cannot be reached, and may have come before that.
     #[derive(Debug, Default)]
     struct WithoutTwo {
@@ -119,7 +122,7 @@ mod tests {
 
     impl WithoutTwo {
         /// What each of the others was told.
-        fn told(&self) -> Vec<(u32, std::result::Result<Vec<Vec<u8>>, u32>)> {
+        fn told(&self) -> Vec<(u32, Answer)> {
             let sent = lock(&self.sent);
             sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect()
         }
