@@ -2,17 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
-use crate::sync::{Mutex, lock};
+use super::random_bytes;
 
-/// An address of the loopback interface that belongs to the caller alone, so that no other test can get a port which it has
-/// given up: they listen at 127.0.0.1. The kernel delivers all of 127.0.0.0/8 to this host (RFC 1122, section 3.2.1.3).
+/// An address of the loopback interface, one of four million at random, so that no other test can get a port which its user has given
+/// up: they listen at 127.0.0.1. The kernel delivers all of 127.0.0.0/8 to this host (RFC 1122, section 3.2.1.3).
 pub(crate) fn apart() -> IpAddr {
-    static TAKEN: Mutex<u8> = Mutex::new(0);
-    let mut taken = lock(&TAKEN);
-    *taken += 1;
-    assert!(*taken < 255, "each address is given once");
-    let [.., high, low] = std::process::id().to_be_bytes();
-    IpAddr::V4(Ipv4Addr::new(127, high | 0x80, low, *taken))
+    let [high, middle, low] = random_bytes().expect("the system has random bytes");
+    IpAddr::V4(Ipv4Addr::new(127, 0x80 | high & 0x3f, middle, low))
 }
 
 /// An address at which nobody listens, and where nobody will but those whom the caller tells.
