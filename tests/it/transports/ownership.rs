@@ -142,14 +142,19 @@ fn next_semaphore(end: &End, tags: impl IntoIterator<Item = u64>) -> Host2HostSe
     tags.into_iter().find_map(|tag| end.semaphore(tag).inspect_err(retry).ok()).expect("tags do not end")
 }
 
+/// Signals a semaphore, which is dropped before the signal leaves; the gate that holds it back, and another semaphore. Both slots are in
+/// use then.
+fn signal_held_back(end: &End) -> (Gate, Host2HostSemaphore) {
+    let [first, other] = [0, 1].map(|tag| end.semaphore(tag).unwrap());
+    let gate = end.hold_back();
+    first.signal().unwrap();
+    (gate, other)
+}
+
 /// The sender of a signal gives its peer's slot back though it does nothing but ask for the next semaphore, too.
 fn slot_given_back(rank: Rank, endpoint: &EndpointConfig) {
     let end = End::new(rank, endpoint);
-    let first = end.semaphore(0).unwrap();
-    let _other = end.semaphore(1).unwrap();
-    let gate = end.hold_back();
-    first.signal().unwrap();
-    drop(first);
+    let (gate, _other) = signal_held_back(&end);
     gate.open();
     let late = next_semaphore(&end, 2..);
     assert!(!late.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
@@ -160,11 +165,7 @@ fn slot_given_back(rank: Rank, endpoint: &EndpointConfig) {
 /// A signal of a semaphore that both ends have dropped never reaches another semaphore.
 fn slot_used_again(rank: Rank, endpoint: &EndpointConfig) {
     let end = End::new(rank, endpoint);
-    let first = end.semaphore(0).unwrap();
-    let _other = end.semaphore(1).unwrap();
-    let gate = end.hold_back();
-    first.signal().unwrap();
-    drop(first);
+    let (gate, _other) = signal_held_back(&end);
     // All slots are in use, of which one only by the signal that is held back.
     let early = (2..12).find_map(|tag| match end.semaphore(tag) {
         Ok(semaphore) => Some(semaphore),

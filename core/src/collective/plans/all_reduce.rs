@@ -1,7 +1,10 @@
 //! All-reduce. Every element is reduced in the order of ranks, so all ranks get the same bits.
 
 use super::shape::{Shape, exchange, peers, plain, scratch};
-use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction, SyncType};
+use crate::plan::program::{
+    Buffer, Chunk, CollectiveProgram, Form, MemoryChannel, Pattern, Rank, Reduction, SyncType,
+    ThreadBlockGroup,
+};
 
 /// One-shot: every rank sends its whole input to all others and reduces what comes.
 pub(super) fn packets(shape: Shape) -> CollectiveProgram {
@@ -48,6 +51,27 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     program
 }
 
+/// Pushes chunk r of this rank's input into rank r's part of `inputs`, and reduces this rank's chunk of all ranks' inputs to its output.
+fn push_and_reduce<'p>(
+    rank: &Rank<'p>,
+    inputs: &[Buffer<'p>],
+    channels: &[Vec<MemoryChannel<'p>>],
+    group: &ThreadBlockGroup,
+) -> Chunk {
+    let me = rank.index();
+    for channel in &channels[0] {
+        let peer = channel.peer();
+        channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), group);
+    }
+    exchange(0.., channels);
+    let mine = rank.output().chunk(me);
+    let sources = (0..).zip(inputs).map(|(from, _)| {
+        plain(if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) })
+    });
+    rank.reduce_in_order(mine, sources, Reduction::Sum, group);
+    mine
+}
+
 /// Two-shot on buffers of which the peers reach the outputs: every rank pushes chunk r of its input into rank r's scratch, rank r
 /// reduces them there and writes the result to all outputs. Nothing is read over a link, and all blocks push to one peer before they turn
 /// to the next, from the next rank on, so that no two ranks push to one at a time.
@@ -63,15 +87,7 @@ pub(super) fn pushed(shape: Shape) -> CollectiveProgram {
     for rank in program.ranks() {
         let me = rank.index();
         let channels = shape.channels(&rank, &peers(&rank));
-        for channel in &channels[0] {
-            let peer = channel.peer();
-            channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), &group);
-        }
-        exchange(0.., &channels);
-        let mine = rank.output().chunk(me);
-        let source =
-            |from: u32| if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) };
-        rank.reduce_in_order(mine, (0..n).map(|from| plain(source(from))), Reduction::Sum, &group);
+        let mine = push_and_reduce(&rank, &inputs, &channels, &group);
         for channel in &channels[0] {
             channel.put(program.rank(channel.peer()).output().chunk(me), mine, &group);
         }
@@ -94,15 +110,7 @@ pub(super) fn through_scratch(shape: Shape) -> CollectiveProgram {
     for rank in program.ranks() {
         let me = rank.index();
         let channels = shape.channels(&rank, &peers(&rank));
-        for channel in &channels[0] {
-            let peer = channel.peer();
-            channel.put(inputs[peer as usize].chunk(me), rank.input().chunk(peer), &group);
-        }
-        exchange(0.., &channels);
-        let mine = rank.output().chunk(me);
-        let source =
-            |from: u32| if from == me { rank.input().chunk(me) } else { inputs[me as usize].chunk(from) };
-        rank.reduce_in_order(mine, (0..n).map(|from| plain(source(from))), Reduction::Sum, &group);
+        let mine = push_and_reduce(&rank, &inputs, &channels, &group);
         for channel in &channels[0] {
             channel.put(results[channel.peer() as usize].chunk(me), mine, &group);
         }
