@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(slice(256, 16), Some(32 << 20));
         assert_eq!(slice(128, 16), Some(16 << 20));
         assert_eq!(slice(127, 15), None);
-        // What the caller wants for other slices comes first.
+        // Slices of the other way get their scratch first, because the caller has named it.
         assert_eq!(slice(512, 224), Some(32 << 20));
         assert_eq!(slice(512, 256), None);
         assert_eq!(push_slice(Geometry { software: true, ..h200 }, 512 << 20, 1024), Some(256 << 10));
