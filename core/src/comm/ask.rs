@@ -112,12 +112,11 @@ impl Communicator {
     pub fn setup(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _running = self.asked.setup_turn(deadline)?;
-        // Signals of this rank that have arrived give back slots of its peers: one that is out of slots fails before this rank is asked for
-        // anything.
-        self.context().reap();
         let items = self.asked.take();
         let checked = self.group().check("setup");
-        let made = run::run(&self.post(), items, deadline);
+        // Signals of this rank that arrive give back slots of its peers. A peer that is out of slots asks this rank for nothing, so it
+        // must not wait for this rank's next call.
+        let made = run::run(&self.post(), items, deadline, || self.context().reap());
         checked.and(made)
     }
 

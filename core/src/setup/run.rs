@@ -89,9 +89,19 @@ fn is_of_another(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Aborted) || error.peer().is_some_and(reported)
 }
 
+/// How often a wait is interrupted for `meanwhile`.
+const MEANWHILE: Duration = Duration::from_millis(20);
+
 /// Runs `items` to their ends; the [`Worst`] error, if there is one. After `deadline` it waits only for peers
 /// whose service thread has to say whether they committed.
-pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline) -> Result<()> {
+///
+/// Calls `meanwhile` before and during every wait: the peer may be waiting for what that gives back.
+pub(crate) fn run(
+    post: &Post<'_>,
+    items: Vec<Box<dyn Item>>,
+    deadline: Deadline,
+    meanwhile: impl Fn(),
+) -> Result<()> {
     let mut running: Vec<Running> = items
         .into_iter()
         .enumerate()
@@ -132,7 +142,11 @@ pub(crate) fn run(post: &Post<'_>, items: Vec<Box<dyn Item>>, deadline: Deadline
             return worst.0.map_or(Ok(()), |(_, error)| Err(error));
         }
         if !progress {
-            post.mail.wait(seen, if expired { Deadline::after(Duration::MAX) } else { deadline });
+            let deadline = if expired { Deadline::after(Duration::MAX) } else { deadline };
+            meanwhile();
+            while !post.mail.wait(seen, deadline.min(Deadline::after(MEANWHILE))) && !deadline.expired() {
+                meanwhile();
+            }
         }
     }
 }

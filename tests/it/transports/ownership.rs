@@ -22,6 +22,8 @@ use crate::standin;
 const LEN: usize = 24 << 20;
 /// Bytes of a write that goes into a message together with others.
 const SMALL: usize = 64;
+/// A connection takes itself for idle much sooner.
+const LONG: Duration = Duration::from_millis(100);
 /// Semaphores that a rank may have.
 const SLOTS: u32 = 2;
 
@@ -152,11 +154,16 @@ fn signal_held_back(end: &End) -> (Gate, Host2HostSemaphore) {
 }
 
 /// The sender of a signal gives its peer's slot back though it does nothing but ask for the next semaphore, too.
-fn slot_given_back(rank: Rank, endpoint: &EndpointConfig) {
+fn slot_given_back(rank: Rank, endpoint: &EndpointConfig, held_back: Duration) {
     let end = End::new(rank, endpoint);
     let (gate, _other) = signal_held_back(&end);
-    gate.open();
-    let late = next_semaphore(&end, 2..);
+    let late = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(held_back);
+            gate.open();
+        });
+        next_semaphore(&end, 2..)
+    });
     assert!(!late.poll().unwrap(), "a signal of the semaphore before has arrived at this one");
     end.connection.flush(soon()).unwrap();
     end.rank.barrier();
@@ -405,7 +412,8 @@ instances! {
     a_large_write_to_a_dropped_destination_arrives: |rank, endpoint| destination_dropped(rank, endpoint, LEN);
     a_signal_of_a_dropped_semaphore_arrives: semaphore_dropped;
     no_signal_reaches_the_next_semaphore: slot_used_again;
-    a_slot_is_given_back_by_whoever_signalled: slot_given_back;
+    a_slot_is_given_back_by_whoever_signalled: |rank, endpoint| slot_given_back(rank, endpoint, Duration::ZERO);
+    a_slot_is_given_back_after_a_long_wait: |rank, endpoint| slot_given_back(rank, endpoint, LONG);
     what_was_accepted_is_delivered_after_everything_was_dropped: everything_dropped;
     closing_waits_for_what_was_accepted: closed_while_held;
     counters_are_read_while_a_signal_waits_for_room: signal_waits_for_room;

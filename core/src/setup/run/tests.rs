@@ -57,7 +57,7 @@ fn run_alone(items: &[(Key, bool)], deadline: Deadline) -> (Error, Vec<(Kind, Re
     let (end, ends) = mpsc::channel();
     let items =
         items.iter().map(|&(key, fails)| Box::new(Fake { key, fails, end: end.clone() }) as Box<dyn Item>);
-    let error = alone(|post| run(post, items.collect(), deadline)).unwrap_err();
+    let error = alone(|post| run(post, items.collect(), deadline, || ())).unwrap_err();
     (error, ends.try_iter().collect())
 }
 

@@ -87,6 +87,11 @@ impl State {
         self.waiting.is_empty() && self.queues.iter().all(SendQueue::is_idle)
     }
 
+    /// Requests so far.
+    pub(super) fn posted(&self) -> u64 {
+        self.queues.iter().map(SendQueue::posted).sum()
+    }
+
     /// Makes sure that the latest request of every queue will be known to have completed.
     pub(super) fn cover(&mut self) -> Result<()> {
         for queue in &mut self.queues {

@@ -32,6 +32,7 @@ impl Pollable for QueuePairSet {
         // Asked for before looking: what completes after the look makes the channel readable.
         let armed = self.channel.clear().and_then(|_| self.completions.request_event());
         let mut state = lock(&self.state);
+        let before = state.posted();
         let waits = match armed.and_then(|()| self.look(&mut state, true)) {
             Ok(waits) => waits,
             Err(error) => {
@@ -40,7 +41,11 @@ impl Pollable for QueuePairSet {
                 return self.progress();
             }
         };
-        let posted = state.queues.iter().map(SendQueue::posted).sum::<u64>();
+        let posted = state.posted();
+        if posted != before {
+            // What this thread has posted, no later call may cover: the timer may have run out while that was held back.
+            state.idle.arm();
+        }
         let activity = state.idle.look(posted, Instant::now);
         let covered = if activity == Activity::Idle || closing { state.cover() } else { Ok(()) };
         state.settling = !state.is_idle() && (state.settling || activity == Activity::Idle);
