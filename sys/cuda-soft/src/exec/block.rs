@@ -46,6 +46,8 @@ pub(super) struct Block {
     /// Addresses that waiting lanes poll. Each has its event count and the event count's sequence as it was before the
     /// last quantum read the address.
     watches: Vec<(u64, Option<(EventCountRef, u32)>)>,
+    /// One of them was not known before the last poll.
+    watches_anew: bool,
 }
 
 impl Block {
@@ -80,6 +82,7 @@ impl Block {
             turn: 0,
             stalled: None,
             watches: Vec::new(),
+            watches_anew: false,
             grid,
         }
     }
@@ -91,6 +94,11 @@ impl Block {
     /// The event counts to sleep on while the block waits, each with its sequence before the last poll.
     pub(super) fn event_counts(&self) -> impl Iterator<Item = &(EventCountRef, u32)> {
         self.watches.iter().filter_map(|(_, event_count)| event_count.as_ref())
+    }
+
+    /// Whether it waits for memory of which no event count was read before the last poll: poll it once more before sleeping.
+    pub(super) fn watches_anew(&self) -> bool {
+        self.watches_anew
     }
 
     /// Runs for one quantum, or until all warps wait.
@@ -161,12 +169,14 @@ impl Block {
     /// before polling; with a sequence read after the poll, an engine thread could sleep through a change.
     fn collect_watches(&mut self) {
         let mut now: Vec<(u64, Option<(EventCountRef, u32)>)> = Vec::with_capacity(WATCHES);
+        self.watches_anew = false;
         for address in self.warps.iter().flat_map(|w| &w.watches) {
             if now.len() == WATCHES {
                 break;
             }
             if now.iter().all(|(known, _)| known != address) {
                 let before = self.watches.iter().find(|(known, _)| known == address);
+                self.watches_anew |= before.is_none();
                 now.push((*address, before.and_then(|(_, event_count)| event_count.clone())));
             }
         }

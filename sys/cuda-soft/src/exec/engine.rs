@@ -74,7 +74,7 @@ impl Engine {
     /// two threads at once. A step must be short.
     pub fn task(&self, step: impl FnMut() -> Step + Send + 'static) {
         let mut queues = self.shared.queues.lock();
-        queues.ready.push_back(Unit::Task(Task { step: Box::new(step), watched: None }));
+        queues.ready.push_back(Unit::Task(Task { step: Box::new(step), watched: None, watches_anew: false }));
         self.shared.more_work(queues, 1);
     }
 }
@@ -160,6 +160,8 @@ struct Task {
     step: Box<dyn FnMut() -> Step + Send>,
     /// The address it polled last, with the event count and its sequence before that poll.
     watched: Option<(Watch, Option<(EventCountRef, u32)>)>,
+    /// It polled that for the first time, so the event count was not read before.
+    watches_anew: bool,
 }
 
 /// The next action of a thread of the engine.
@@ -315,7 +317,8 @@ impl Shared {
                 return;
             }
             drop(queues);
-            if round < YIELDS {
+            // Units that another thread has just given up, or that now wait for other memory, were not polled with a sequence in hand.
+            if round < YIELDS || units.iter().any(Unit::watches_anew) {
                 std::thread::yield_now();
             } else {
                 self.nap(&units, seen, nap);
@@ -365,8 +368,10 @@ impl Shared {
                     Ok(Step::Again) => Some((Unit::Task(task), true)),
                     Ok(Step::Waiting { watched }) => {
                         let before = task.watched.take();
+                        task.watches_anew = false;
                         task.watched = watched.map(|watch| {
                             let same = before.filter(|(b, _)| b.addr == watch.addr);
+                            task.watches_anew = same.is_none();
                             (watch, same.and_then(|(_, event_count)| event_count))
                         });
                         Some((Unit::Task(task), false))
@@ -431,6 +436,14 @@ impl Default for Naps {
 }
 
 impl Unit {
+    /// Whether the sequence of something that it waits for was not read before the last poll: a change since then wakes nobody.
+    fn watches_anew(&self) -> bool {
+        match self {
+            Unit::Block(block, _) => block.watches_anew(),
+            Unit::Task(task) => task.watches_anew,
+        }
+    }
+
     /// The event counts to sleep on, each with its sequence before the last poll.
     fn event_counts(&self) -> Vec<&(EventCountRef, u32)> {
         match self {

@@ -156,6 +156,35 @@ fn a_store_to_all_devices_wakes_a_kernel_that_waits_for_the_word_of_one() {
 }
 
 #[test]
+fn a_kernel_that_goes_on_to_wait_for_other_memory_is_woken_there() {
+    let mut rig = Rig::new(1);
+    rig.engine = Engine::that_must_be_woken(1);
+    let apart = AtomicU64::new(0);
+    let other = (&raw const apart).expose_provenance() as u64;
+    rig.space.insert(other, 8, Rights::Host { writable: true }, Arc::new(Backing::borrowed()));
+    let [first, second] = [rig.base(), other].map(|at| rig.space.enter(0).event_count(at).expect("inserted"));
+    let module = with_prologue(vec![
+        mov(rd(0), imm(rig.base())),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(0), 0),
+        setp(Cmp::Ne, Ty::U64, 0, rd(2), imm(7)),
+        when(0, false, Op::Bra { target: BODY + 1 }),
+        mov(rd(0), imm(other)),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(0), 0),
+        setp(Cmp::Ne, Ty::U64, 0, rd(2), imm(7)),
+        when(0, false, Op::Bra { target: BODY + 5 }),
+    ]);
+    let done = rig.start(module, 1, 32);
+    until_asleep(&first);
+    rig.set(0, 7);
+    first.notify();
+    until_asleep(&second);
+    apart.store(7, Ordering::SeqCst);
+    second.notify();
+    done.recv_timeout(LIMIT).expect("it is woken").unwrap();
+    rig.space.remove(other);
+}
+
+#[test]
 fn new_work_wakes_a_thread_that_sleeps_on_what_waits_or_for_want_of_work() {
     let mut rig = Rig::new(2);
     rig.engine = Engine::that_must_be_woken(1);
@@ -301,6 +330,11 @@ fn a_forked_process_answers_through_shared_memory() {
     }
     assert!(child > 0);
     let result: Result<_, mpsc::RecvTimeoutError> = rig.start(module, 2, 64).recv_timeout(LIMIT);
+    if result.is_err() {
+        // It may still wait for the kernel to sleep.
+        // SAFETY: ends the child made above, which was not waited for yet.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
     let mut status = 0;
     // SAFETY: waits for the child made above.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
