@@ -29,7 +29,9 @@ pub(crate) use host::HostSlice;
 pub(crate) use import::import;
 pub(crate) use items::{RecvItem, SendItem};
 pub(crate) use place::Place;
-pub(crate) use regions::Regions;
+#[cfg(all(test, not(loom)))]
+pub(crate) use regions::Grant;
+pub(crate) use regions::{Regions, Use};
 pub(crate) use register::{register_buffer, register_host, register_raw};
 pub use registered::RegisteredMemory;
 pub(crate) use remote::Remote;

@@ -1,4 +1,4 @@
-//! Which memory of this rank a peer may write by message: a number for each grant, never an address.
+//! Which memory of this rank a peer may write or read by message: a number for each grant, never an address.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -29,6 +29,36 @@ struct Region {
     rights: Rights,
 }
 
+/// What a peer's message does with memory of this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Write,
+    Read,
+}
+
+impl Use {
+    fn right(self) -> Rights {
+        match self {
+            Self::Write => Rights::REMOTE_WRITE,
+            Self::Read => Rights::REMOTE_READ,
+        }
+    }
+
+    fn op(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+        }
+    }
+
+    fn told(self) -> &'static str {
+        match self {
+            Self::Write => "wrote to",
+            Self::Read => "read from",
+        }
+    }
+}
+
 /// One grant: it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
@@ -47,8 +77,8 @@ impl Regions {
     }
 
     /// `offset .. offset + len` of what was granted to `peer` as `number`.
-    pub(crate) fn find(&self, number: u64, peer: u32, offset: u64, len: u64) -> Result<Place> {
-        self.visit(number, peer, offset, len, |place, at| place.part(at, len as usize))?
+    pub(crate) fn find(&self, number: u64, peer: u32, offset: u64, len: u64, purpose: Use) -> Result<Place> {
+        self.visit(number, peer, offset, len, purpose, |place, at| place.part(at, len as usize))?
     }
 
     /// Checks the peer's rights and that `len` bytes at `offset` lie inside the granted memory, then runs `f` with
@@ -60,25 +90,27 @@ impl Regions {
         peer: u32,
         offset: u64,
         len: u64,
+        purpose: Use,
         f: impl FnOnce(&Place, usize) -> T,
     ) -> Result<T> {
-        let table = lock(&self.table);
-        let refuse = |message: String| Err(Error::new(ErrorKind::Remote, "write", message).with_peer(peer));
+        let (table, told) = (lock(&self.table), purpose.told());
+        let refuse =
+            |message: String| Err(Error::new(ErrorKind::Remote, purpose.op(), message).with_peer(peer));
         let Some(region) = table.regions.get(&number).filter(|region| region.peer == peer) else {
             return refuse(format!(
-                "rank {peer} wrote to region {number}, which it has not been given or has given back"
+                "rank {peer} {told} region {number}, which it has not been given or has given back"
             ));
         };
-        if !region.rights.contains(Rights::REMOTE_WRITE) {
+        if !region.rights.contains(purpose.right()) {
             return refuse(format!(
-                "rank {peer} wrote to region {number}, which is registered with Rights {:?}",
+                "rank {peer} {told} region {number}, which is registered with Rights {:?}",
                 region.rights
             ));
         }
         match offset.checked_add(len) {
             Some(end) if end <= region.len as u64 => Ok(f(&region.place, offset as usize)),
             _ => refuse(format!(
-                "rank {peer} wrote {len} bytes at offset {offset} of a region of {} bytes",
+                "rank {peer} {told} {len} bytes at offset {offset} of a region of {} bytes",
                 region.len
             )),
         }
@@ -108,7 +140,8 @@ mod tests {
     fn only_the_peer_writes_inside_its_grant_while_it_lasts_and_may() {
         let regions = Arc::new(Regions::default());
         let grant = regions.grant(1, Place::Elsewhere, 64, Rights::REMOTE_WRITE);
-        let write = |number, peer, offset, len| regions.visit(number, peer, offset, len, |_, at| at);
+        let write =
+            |number, peer, offset, len| regions.visit(number, peer, offset, len, Use::Write, |_, at| at);
         assert_eq!(write(grant.number(), 1, 8, 56).unwrap(), 8);
         assert!(write(grant.number(), 2, 0, 8).is_err() && write(grant.number() + 1, 1, 0, 8).is_err());
         assert!(write(grant.number(), 1, 8, 57).is_err() && write(grant.number(), 1, u64::MAX, 2).is_err());
@@ -116,6 +149,10 @@ mod tests {
         let error = write(readable.number(), 1, 0, 8).unwrap_err();
         assert_eq!(error.peer(), Some(1));
         assert!(error.message().contains("REMOTE_READ"), "{error}");
+        let read = |number| regions.visit(number, 1, 0, 8, Use::Read, |_, at| at);
+        assert_eq!(read(readable.number()).unwrap(), 0);
+        let error = read(grant.number()).unwrap_err();
+        assert!(error.op() == "read" && error.message().contains("REMOTE_WRITE"), "{error}");
         let number = grant.number();
         drop(grant);
         assert!(write(number, 1, 0, 8).is_err());

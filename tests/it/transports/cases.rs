@@ -276,20 +276,6 @@ pub(super) fn events(pair: &Pair) {
     assert_same(&look(&pair.inbox, 0, LEN), &vec![47; LEN], "behind an event");
 }
 
-pub(super) fn reads(pair: &Pair) {
-    load(&pair.inbox, 0, &data(pair.me(), 600, LEN));
-    pair.rank.barrier();
-    let read = pair.connection.read(&pair.source, 10, &pair.target, 20, 100_000);
-    if pair.transport == Transport::Ethernet {
-        assert_eq!(read.unwrap_err().kind(), ErrorKind::Unsupported);
-    } else {
-        read.unwrap();
-        pair.connection.flush(soon()).unwrap();
-        assert_same(&look(&pair.source, 10, 100_000), &data(pair.peer, 600, LEN)[20..100_020], "a read");
-    }
-    pair.rank.barrier();
-}
-
 pub(super) fn host_to_device(pair: &Pair) {
     let comm = &pair.rank.comm;
     let semaphore = comm.build_host2device_semaphore(&pair.connection, 9).unwrap();

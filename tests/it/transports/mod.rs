@@ -7,6 +7,7 @@ mod losses;
 mod ownership;
 mod pair;
 mod peer_connection;
+mod reads;
 mod refusals;
 mod sharing;
 
@@ -31,7 +32,10 @@ const CASES: &[(&str, Case)] = &[
     ("signals that no rank waits for yet", cases::unawaited),
     ("several connections at once", cases::concurrent),
     ("events order streams and connections", cases::events),
-    ("reads, where the transport has them", cases::reads),
+    ("reads", reads::bytes_of_the_peer),
+    ("reads between writes", reads::in_order_with_writes),
+    ("a read comes before the signal behind it", reads::before_a_signal),
+    ("many reads are outstanding", reads::many_outstanding),
     ("a signal to a kernel", cases::host_to_device),
     ("offsets beyond 8 GiB", cases::far_offsets),
     ("one end is dropped while busy", cases::teardown),

@@ -27,8 +27,6 @@ pub(super) use args::{Args, Memory};
 use bare::Bare;
 use connections::{Connections, Turn, Way, micros};
 
-use crate::refusal::refuse;
-
 /// Largest number of samples of `write-lat` and `flush`.
 const BATCHES: u32 = 10;
 /// Default number of windows, each a sample; of round trips; and of flushes.
@@ -46,7 +44,9 @@ pub(super) enum Operation {
 
 pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     let name = operation.name();
-    operation.check(args)?;
+    if let Some(sizes) = &args.mix {
+        sweep::total(sizes)?;
+    }
     let command = format!("{name} -t {}", args.transport);
     let need = match args.pattern {
         Pattern::AllToAll => Need::several(command)?,
@@ -163,19 +163,6 @@ impl Operation {
             Self::Latency => "write and signal until the peer's host has seen the signal, half a round trip",
             Self::Flush => "write and flush",
         }
-    }
-
-    /// Refuses what connections cannot do.
-    fn check(self, args: &Args) -> Result<()> {
-        if self == Self::Read && args.transport == Transport::Ethernet {
-            refuse!(
-                "Ethernet connections cannot read: use `perf write`, or `perf read` over CudaIpc or verbs"
-            );
-        }
-        if let Some(sizes) = &args.mix {
-            sweep::total(sizes)?;
-        }
-        Ok(())
     }
 }
 

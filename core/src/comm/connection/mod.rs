@@ -27,7 +27,7 @@ use counters::Counters;
 
 /// One way for data between this rank and another, with the operations of one transport.
 ///
-/// Operations are one-sided: the peer does nothing. Those of one connection take effect in the order of the calls: each reads
+/// Operations are one-sided: the peer's program does nothing. Those of one connection take effect in the order of the calls: each reads
 /// and overwrites what earlier ones wrote, and a value written by [`update_and_sync`](Self::update_and_sync) is seen only after
 /// the data of earlier [`write`](Self::write)s. Only such a value tells the peer that data has arrived: it may see writes to
 /// different bytes in any order. Between connections there is no order. docs/rdma.md has the limits over `Ib`.
@@ -131,7 +131,8 @@ impl Connection {
     /// Copies `size` bytes from `src`, memory of the peer, to `dst`, memory of this rank. Zero bytes are fine.
     ///
     /// # Errors
-    /// As for [`write`](Self::write); `Unsupported` over Ethernet, where only the owner of memory can send it.
+    /// As for [`write`](Self::write). Over Ethernet the threads of the peer that serve its connections send the bytes: a peer whose
+    /// process is stopped answers no read.
     pub fn read(
         &self,
         dst: &RegisteredMemory,

@@ -17,9 +17,12 @@ use super::super::resources::Resources;
 use super::super::service::{DataService, Delivery, Disposer, Outstanding};
 use super::counts::Acknowledged;
 use super::frame::{Frame, MAX_REASON};
-use super::inbox::{COPIES, Inbox, Turn};
-use super::outbox::{Obstacle, Outbox};
+use super::inbox::{COPIES, Inbox};
+use super::landing::Turn;
+use super::made::Obstacle;
+use super::outbox::Outbox;
 use super::readers::Readers;
+use super::reads::Reads;
 use super::spent::Spent;
 use super::spin::SpinBudget;
 use super::staging::Staging;
@@ -67,6 +70,7 @@ impl Duplex {
         let outgoing = Staging::new(stock.outgoing.clone(), Some(registration.clone()));
         // Looks by itself: what it waits for is soon over.
         let incoming = Staging::new(stock.incoming.clone(), None);
+        let reads = Arc::new(Reads::new(peer));
         let duplex = Arc::new(Self {
             peer,
             regions: resources.regions.clone(),
@@ -75,8 +79,8 @@ impl Duplex {
             outstanding: service.outstanding().clone(),
             registration,
             socket: OnceLock::new(),
-            outbox: Arc::new(Mutex::new(Outbox::new(outgoing, peer))),
-            inbox: Arc::new(Mutex::new(Inbox::new(incoming, peer))),
+            outbox: Arc::new(Mutex::new(Outbox::new(outgoing, peer, reads.clone()))),
+            inbox: Arc::new(Mutex::new(Inbox::new(incoming, peer, reads))),
             acknowledged: Acknowledged::default(),
             readers: Readers::default(),
             completion: Arc::new(Completion::new(&resources.words, &resources.wait_streams)?),
@@ -274,12 +278,16 @@ impl Duplex {
 
     /// Receives what is there. With the inbox locked, so that acknowledgements are noted in the order in which they came.
     fn receive(&self, inbox: &mut Inbox, socket: &dyn RawStream) -> Result<Turn> {
-        let turn = inbox.progress(socket, &self.regions, COPIES)?;
-        self.note(&turn)?;
+        let mut turn = inbox.progress(socket, &self.regions, COPIES)?;
+        self.note(&mut turn)?;
         Ok(turn)
     }
 
-    fn note(&self, turn: &Turn) -> Result<()> {
+    fn note(&self, turn: &mut Turn) -> Result<()> {
+        if !turn.asked.is_empty() {
+            // Before another thread can acknowledge the frames that ask.
+            self.outbox(|outbox| outbox.answer(turn.asked.drain(..)))?;
+        }
         if turn.bye {
             self.peer_said_bye.store(true, Ordering::Release);
         }
@@ -295,7 +303,7 @@ impl Duplex {
         let said = self.socket.get().and_then(|socket| {
             let mut inbox = lock(&self.inbox);
             let received = inbox.progress(&**socket, &self.regions, usize::MAX);
-            let noted = received.and_then(|turn| self.note(&turn).map(|()| turn));
+            let noted = received.and_then(|mut turn| self.note(&mut turn).map(|()| turn));
             drop(inbox);
             match noted {
                 Ok(turn) => {

@@ -5,12 +5,12 @@ use crate::wire::{Reader, WireError, WireResult};
 
 /// Bytes of a header.
 pub(super) const HEADER_BYTES: usize = 32;
-/// The most bytes behind one header. A longer write is several frames, between which acknowledgements pass.
+/// The most bytes behind one header. A longer write or read is several frames, between which acknowledgements pass.
 pub(super) const MAX_PAYLOAD: usize = 512 << 10;
 /// The longest reason of a failure.
 pub(super) const MAX_REASON: usize = 512;
 
-/// One header. `Write`, `Update` and `Ask` are counted by both sides; `Ack` names such a count.
+/// One header. `Write`, `Update`, `Read` and `Ask` are counted by both sides; `Ack` names such a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// `len` bytes follow, for that place of a region of the receiver's.
@@ -19,7 +19,11 @@ pub(super) enum Frame {
     Update { region: u64, offset: u64, value: u64 },
     /// Asks for an `Ack` once everything so far, and this, has landed.
     Ask,
-    /// So many counted frames have landed.
+    /// Asks for the `len` bytes at that place of a region of the receiver's, as `Data`.
+    Read { region: u64, offset: u64, len: u32 },
+    /// The `len` bytes that the earliest unanswered `Read` asks for follow.
+    Data { len: u32 },
+    /// So many counted frames have landed, and the bytes of the reads among them are before this.
     Ack { count: u64 },
     /// The sender has let go of the connection and will send only acknowledgements.
     Bye,
@@ -36,6 +40,8 @@ impl Frame {
             Self::Ack { count } => (4, 0, 0, 0, count),
             Self::Fail { len } => (5, len, 0, 0, 0),
             Self::Bye => (6, 0, 0, 0, 0),
+            Self::Read { region, offset, len } => (7, len, region, offset, 0),
+            Self::Data { len } => (8, len, 0, 0, 0),
         };
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&u32::to_le_bytes(kind));
@@ -56,10 +62,14 @@ impl Frame {
             4 => Self::Ack { count: value },
             5 => Self::Fail { len },
             6 => Self::Bye,
+            7 => Self::Read { region, offset, len },
+            8 => Self::Data { len },
             _ => return Err(WireError::Invalid { what: "kind of frame" }),
         };
         let fits = match frame {
-            Self::Write { len, .. } => (1..=MAX_PAYLOAD).contains(&(len as usize)),
+            Self::Write { len, .. } | Self::Read { len, .. } | Self::Data { len } => {
+                (1..=MAX_PAYLOAD).contains(&(len as usize))
+            }
             Self::Fail { len } => len as usize <= MAX_REASON,
             _ => true,
         };
@@ -83,12 +93,21 @@ mod tests {
             Frame::Ack { count: 9 },
             Frame::Fail { len: 512 },
             Frame::Bye,
+            Frame::Read { region: 3, offset: 16, len: 1 },
+            Frame::Data { len: MAX_PAYLOAD as u32 },
         ];
         for frame in frames {
             assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
         }
         for len in [0, MAX_PAYLOAD as u32 + 1, u32::MAX] {
-            assert!(Frame::decode(&Frame::Write { region: 1, offset: 0, len }.encode()).is_err());
+            let (region, offset) = (1, 0);
+            for frame in [
+                Frame::Write { region, offset, len },
+                Frame::Read { region, offset, len },
+                Frame::Data { len },
+            ] {
+                assert!(Frame::decode(&frame.encode()).is_err());
+            }
         }
         assert!(Frame::decode(&Frame::Fail { len: 513 }.encode()).is_err());
     }

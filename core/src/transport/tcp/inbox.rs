@@ -5,16 +5,20 @@
 //! goes through pinned memory and a copy on one stream, so that it lands in order; later frames land after it.
 
 use std::io;
+use std::sync::Arc;
 
 use super::frame::{Frame, HEADER_BYTES};
+use super::landing::{Bytes, Effect, Landing, Turn};
 use super::landings::Landings;
 use super::outbox::SMALL;
+use super::reads::Reads;
 use super::staging::Staging;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, Event};
-use crate::memory::{HostSlice, Place, Regions};
+use crate::memory::{HostSlice, Place, Regions, Use};
 use crate::net::RawStream;
 use crate::sync::Ordering;
+use crate::wire::printable;
 
 const BUFFER_BYTES: usize = 64 << 10;
 /// Frames that come in parts are cut at multiples of this.
@@ -37,6 +41,10 @@ pub(super) struct Inbox {
     end: usize,
     target: Target,
     landings: Landings<Landing>,
+    /// Where the answers to this rank's reads belong.
+    reads: Arc<Reads>,
+    /// Answers among the landings.
+    answers: usize,
     staging: Staging,
     ended: bool,
     /// Nothing more is received.
@@ -49,15 +57,18 @@ enum Target {
     Host {
         to: HostSlice,
         done: usize,
+        kind: Bytes,
     },
     /// There is no pinned memory for them yet.
     Full {
         to: DeviceSlice,
+        kind: Bytes,
     },
     Staged {
         to: DeviceSlice,
         at: usize,
         done: usize,
+        kind: Bytes,
     },
     Reason {
         text: Vec<u8>,
@@ -65,43 +76,9 @@ enum Target {
     },
 }
 
-/// A counted frame whose bytes are here.
-struct Landing {
-    /// The copy that it waits for; none if it only waits for those before it.
-    copied: Option<Event>,
-    staged: bool,
-    effect: Effect,
-}
-
-enum Effect {
-    None,
-    Store(HostSlice, u64),
-    Acknowledge,
-}
-
-/// Result of one turn.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    /// There may be more to do now, or a device has not finished.
-    pub(super) again: bool,
-    /// The peer will send nothing more, and everything has landed.
-    pub(super) ended: bool,
-    /// Something was received.
-    pub(super) progress: bool,
-    /// The peer asks for an acknowledgement of this count.
-    pub(super) acknowledge: Option<u64>,
-    /// The peer has acknowledged this count of frames.
-    pub(super) acknowledged: Option<u64>,
-    /// The peer has let go of the connection.
-    pub(super) bye: bool,
-    /// Memory that was written and need not be kept alive any more; drop it where blocking is allowed.
-    pub(super) spent: Vec<Place>,
-    /// How many more frames for device memory may begin.
-    copies: usize,
-}
-
 impl Inbox {
-    pub(super) fn new(staging: Staging, peer: u32) -> Self {
+    /// Takes the answers to what is noted in `reads`.
+    pub(super) fn new(staging: Staging, peer: u32, reads: Arc<Reads>) -> Self {
         Self {
             peer,
             buffer: Box::new([0; BUFFER_BYTES]),
@@ -109,6 +86,8 @@ impl Inbox {
             end: 0,
             target: Target::Header,
             landings: Landings::new(),
+            reads,
+            answers: 0,
             staging,
             ended: false,
             closed: false,
@@ -187,17 +166,17 @@ impl Inbox {
     /// The rest of a frame for device memory has not come, and the peer decides when it will. If no memory would be left for
     /// other connections meanwhile, gives back that of this frame: what has come goes to the device now.
     fn spare_memory(&mut self) -> Result<()> {
-        let Target::Staged { to, at, done } = &self.target else { return Ok(()) };
+        let Target::Staged { to, at, done, kind } = &self.target else { return Ok(()) };
         if self.staging.park() {
             return Ok(());
         }
-        let (to, at, come) = (to.clone(), *at, *done);
+        let (to, at, come, kind) = (to.clone(), *at, *done, *kind);
         // What has come of the last line waits in the buffer, which is empty: words go to the device in one piece.
         let done = come - come.min((to.ptr() + come as u64) as usize % LINE);
         self.staging.read(at + done, &mut self.buffer[..come - done])?;
         (self.start, self.end) = (0, come - done);
         self.staging.trim(to.len(), done);
-        self.target = Target::Full { to: to.slice(done..)? };
+        self.target = Target::Full { to: to.slice(done..)?, kind };
         if done > 0 {
             self.staging.stream().copy(&to.slice(..done)?, &self.staging.device(at, done)?)?;
             let copied = Some(self.staging.event()?);
@@ -229,8 +208,10 @@ impl Inbox {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let (base, len) = match &self.target {
-            Target::Host { to, done } => (to.memory().as_ptr().wrapping_add(*done), to.memory().len() - done),
-            Target::Staged { to, at, done } => (self.staging.host(at + done), to.len() - done),
+            Target::Host { to, done, .. } => {
+                (to.memory().as_ptr().wrapping_add(*done), to.memory().len() - done)
+            }
+            Target::Staged { to, at, done, .. } => (self.staging.host(at + done), to.len() - done),
             Target::Header | Target::Full { .. } | Target::Reason { .. } => (std::ptr::null_mut(), 0),
         };
         let free = &mut self.buffer[self.end..];
@@ -272,7 +253,8 @@ impl Inbox {
                     self.start += HEADER_BYTES;
                     self.begin(frame, regions, turn)?;
                 }
-                Target::Host { to, done } => {
+                Target::Host { to, done, kind } => {
+                    let kind = *kind;
                     let step = available.len().min(to.memory().len() - *done);
                     to.memory().write(*done, &available[..step])?;
                     (*done, self.start) = (*done + step, self.start + step);
@@ -283,13 +265,14 @@ impl Inbox {
                         continue;
                     };
                     turn.spent.push(Place::Host(to, None));
-                    self.arrived(None, false, Effect::None);
+                    self.have_come(kind, None);
                 }
-                Target::Full { to } => {
+                Target::Full { to, kind } => {
                     let Some(at) = self.staging.take(to.len()) else { return Ok(()) };
-                    self.target = Target::Staged { to: to.clone(), at, done: 0 };
+                    self.target = Target::Staged { to: to.clone(), at, done: 0, kind: *kind };
                 }
-                Target::Staged { to, at, done } => {
+                Target::Staged { to, at, done, kind } => {
+                    let kind = *kind;
                     let staging = &mut self.staging;
                     let step = available.len().min(to.len() - *done);
                     staging.fill(*at + *done, &available[..step])?;
@@ -304,7 +287,7 @@ impl Inbox {
                         continue;
                     };
                     turn.spent.push(Place::Device(to));
-                    self.arrived(Some(copied), true, Effect::None);
+                    self.have_come(kind, Some(copied));
                 }
                 Target::Reason { text, len } => {
                     let step = available.len().min(*len - text.len());
@@ -313,7 +296,7 @@ impl Inbox {
                     if text.len() < *len {
                         return Ok(());
                     }
-                    let reason = String::from_utf8_lossy(text);
+                    let reason = printable(&String::from_utf8_lossy(text));
                     let message = format!("rank {} gave the connection up: {reason}", self.peer);
                     return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer));
                 }
@@ -321,20 +304,23 @@ impl Inbox {
         }
     }
 
+    /// A frame has come, but for its bytes.
     fn begin(&mut self, frame: Frame, regions: &Regions, turn: &mut Turn) -> Result<()> {
         match frame {
             Frame::Write { region, offset, len } => {
                 if self.put(region, offset, len as usize, regions)? {
                     return self.ended_now(turn);
                 }
-                self.target = match regions.find(region, self.peer, offset, u64::from(len))? {
-                    Place::Host(to, _) => Target::Host { to, done: 0 },
-                    Place::Device(to) => {
-                        turn.copies -= 1;
-                        Target::Full { to }
-                    }
-                    Place::Elsewhere => return Err(self.nowhere()),
-                };
+                let to = regions.find(region, self.peer, offset, u64::from(len), Use::Write)?;
+                self.expect(to, Bytes::Written, turn)?;
+            }
+            Frame::Read { region, offset, len } => {
+                let from = regions.find(region, self.peer, offset, u64::from(len), Use::Read)?;
+                self.arrived(None, false, Effect::Answer(from, len as usize));
+            }
+            Frame::Data { len } => {
+                let to = self.reads.begin(len as usize)?;
+                self.expect(to, Bytes::Read, turn)?;
             }
             Frame::Update { region, offset, value } => {
                 if self.landings.waiting() == 0 && self.store(region, offset, value, regions)? {
@@ -343,6 +329,11 @@ impl Inbox {
                 self.update(region, offset, value, regions, turn)?;
             }
             Frame::Ask => self.arrived(None, false, Effect::Acknowledge),
+            // It is behind the bytes of the reads that it counts, some of which are still on their way to a device.
+            Frame::Ack { count } if self.answers > 0 => {
+                let effect = Effect::Acknowledged(count);
+                self.landings.push_part(Landing { copied: None, staged: false, effect });
+            }
             // Two threads of the peer may have overtaken each other: the higher count holds.
             Frame::Ack { count } => turn.acknowledged = turn.acknowledged.max(Some(count)),
             Frame::Bye => turn.bye = true,
@@ -351,15 +342,42 @@ impl Inbox {
         self.land(turn)
     }
 
+    /// The next bytes belong to `to`.
+    fn expect(&mut self, to: Place, kind: Bytes, turn: &mut Turn) -> Result<()> {
+        self.target = match to {
+            Place::Host(to, _) => Target::Host { to, done: 0, kind },
+            Place::Device(to) => {
+                turn.copies -= 1;
+                Target::Full { to, kind }
+            }
+            Place::Elsewhere => return Err(self.nowhere()),
+        };
+        Ok(())
+    }
+
+    /// All bytes of a frame have come; those for a device are there once `copied` is over.
+    fn have_come(&mut self, kind: Bytes, copied: Option<Event>) {
+        let staged = copied.is_some();
+        match kind {
+            Bytes::Written => self.arrived(copied, staged, Effect::None),
+            Bytes::Read => {
+                self.answers += 1;
+                self.landings.push_part(Landing { copied, staged, effect: Effect::Read });
+            }
+        }
+    }
+
     /// Copies the bytes of a small write into host memory, if they are all here; false if not.
     fn put(&mut self, region: u64, offset: u64, len: usize, regions: &Regions) -> Result<bool> {
         let Some(bytes) = self.buffer[self.start..self.end].get(..len).filter(|_| len <= SMALL) else {
             return Ok(false);
         };
         let put =
-            regions.visit(region, self.peer, offset, len as u64, |place, at| match place.host() {
-                Some(host) => host.memory().write(at, bytes).map(|()| true),
-                None => Ok(false),
+            regions.visit(region, self.peer, offset, len as u64, Use::Write, |place, at| {
+                match place.host() {
+                    Some(host) => host.memory().write(at, bytes).map(|()| true),
+                    None => Ok(false),
+                }
             })??;
         self.start += if put { len } else { 0 };
         Ok(put)
@@ -369,7 +387,7 @@ impl Inbox {
     fn store(&self, region: u64, offset: u64, value: u64, regions: &Regions) -> Result<bool> {
         // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this inbox back
         // through a lock.
-        regions.visit(region, self.peer, offset, 8, |place, at| match place.host() {
+        regions.visit(region, self.peer, offset, 8, Use::Write, |place, at| match place.host() {
             Some(host) => host.memory().word64(at).map(|word| {
                 word.store(value, Ordering::Release);
                 true
@@ -396,7 +414,7 @@ impl Inbox {
         regions: &Regions,
         turn: &mut Turn,
     ) -> Result<()> {
-        match regions.find(region, self.peer, offset, 8)? {
+        match regions.find(region, self.peer, offset, 8, Use::Write)? {
             Place::Host(to, _) => {
                 // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
                 to.memory().word64(0)?;
@@ -443,6 +461,12 @@ impl Inbox {
                     turn.spent.push(Place::Host(to, None));
                 }
                 Effect::Acknowledge => turn.acknowledge = Some(self.landed()),
+                Effect::Answer(from, len) => turn.asked.push((from, len)),
+                Effect::Read => {
+                    self.answers -= 1;
+                    self.reads.landed();
+                }
+                Effect::Acknowledged(count) => turn.acknowledged = turn.acknowledged.max(Some(count)),
             }
         }
         Ok(())

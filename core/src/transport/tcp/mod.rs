@@ -1,22 +1,28 @@
-//! Ethernet: one-sided writes by message, over one TCP connection.
+//! Ethernet: one-sided writes and reads by message, over one TCP connection.
 //!
 //! The lower rank of the two listens and the higher one connects, on sockets that prove the job's secret like all others. A write
-//! names a region that the receiver granted, by number, and the receiver checks it; no address crosses the wire.
+//! or read names a region that the receiver granted, by number, and the receiver checks it; no address crosses the wire. Whoever
+//! receives at the peer, its service thread as a rule, answers a read.
 //! [`flush`](crate::comm::Connection::flush) asks for an acknowledgement and waits for it. The memory at the other end is held
 //! until an acknowledgement has come: it is asked for after many operations, when the connection is idle, and before it is
 //! closed.
 
+mod answers;
 mod counts;
 mod duplex;
 mod frame;
 mod inbox;
+mod landing;
 mod landings;
+mod made;
 #[cfg(all(test, loom))]
 mod models;
+mod operations;
 mod outbox;
 mod piece;
 mod poller;
 mod readers;
+mod reads;
 mod spent;
 mod spin;
 mod staging;
@@ -175,15 +181,15 @@ impl Backend for Ethernet {
             match operation {
                 Operation::Write { dst, src } => write(outbox, dst, src)?,
                 Operation::Update { dst, value, .. } => {
-                    let (remote, region, offset) = region(dst)?;
+                    let (remote, region, offset) = region("update_and_sync", dst)?;
                     outbox.update(remote, region, offset, *value);
                 }
-                Operation::Read { .. } => {
-                    let message = "Ethernet connections cannot read: let the rank that has the data write it, or use another transport";
-                    return Err(Error::new(ErrorKind::Unsupported, "read", message));
+                Operation::Read { dst, src } => {
+                    let (remote, region, offset) = region("read", src)?;
+                    outbox.read(remote, region, offset, dst.place()?, dst.len);
                 }
             }
-            Ok(Some(waiting))
+            Ok::<_, Error>(Some(waiting))
         })?;
         match waiting {
             Some(waiting) if waiting < BATCH => Ok(true),
@@ -249,7 +255,7 @@ impl Drop for Ethernet {
 }
 
 fn write(outbox: &mut Outbox, dst: &Span<'_>, src: &Span<'_>) -> Result<()> {
-    let (remote, region, offset) = region(dst)?;
+    let (remote, region, offset) = region("write", dst)?;
     if src.len <= SMALL
         && let Some(memory) = src.memory.host()
         && outbox.write_now(remote, region, offset, memory.slice(src.offset, src.len)?)?
@@ -261,8 +267,8 @@ fn write(outbox: &mut Outbox, dst: &Span<'_>, src: &Span<'_>) -> Result<()> {
 }
 
 /// The hold on the peer's memory, and the number and offset by which the peer knows the place.
-fn region<'a>(dst: &Span<'a>) -> Result<(&'a Arc<Remote>, u64, u64)> {
-    let (remote, offset) = dst.remote("write")?;
-    let missing = || Error::usage("write", "the memory was not sent for Ethernet; name it when registering");
+fn region<'a>(op: &'static str, span: &Span<'a>) -> Result<(&'a Arc<Remote>, u64, u64)> {
+    let (remote, offset) = span.remote(op)?;
+    let missing = || Error::usage(op, "the memory was not sent for Ethernet; name it when registering");
     Ok((remote, remote.region().ok_or_else(missing)?, offset))
 }

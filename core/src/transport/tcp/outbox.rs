@@ -13,9 +13,13 @@ use std::time::Instant;
 use super::super::idle::{Activity, IdleTimer};
 use super::super::in_flight::InFlight;
 use super::super::waits::Awaited;
+use super::answers::Answers;
 use super::counts::Counts;
 use super::frame::{Frame, MAX_PAYLOAD};
+use super::made::{Made, Obstacle};
+use super::operations::{Operation, Operations};
 use super::piece::{Payload, Piece};
+use super::reads::{Reads, WINDOW};
 use super::spent::Spent;
 use super::staging::Staging;
 use crate::error::{Error, Result};
@@ -30,7 +34,13 @@ pub(super) const SMALL: usize = 512;
 /// Operations to send, in order.
 pub(super) struct Outbox {
     peer: u32,
-    operations: VecDeque<Operation>,
+    operations: Operations,
+    /// What the peer has asked to read.
+    answers: Answers,
+    /// What this rank has asked to read.
+    reads: Arc<Reads>,
+    /// The next operation waits for answers, and nothing else can be sent.
+    stalled: bool,
     pieces: VecDeque<Piece>,
     staging: Staging,
     /// Memory that operations no longer use; drop it where blocking is allowed.
@@ -49,31 +59,15 @@ pub(super) struct Outbox {
     closed: bool,
 }
 
-enum Operation {
-    Write { region: u64, offset: u64, source: Place, len: usize, done: usize },
-    Update { region: u64, offset: u64, value: u64 },
-    Ask,
-    After(Awaited),
-}
-
-/// The obstacle to further sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
-    /// Nothing is left to be sent.
-    Nothing,
-    /// The socket takes no more now.
-    Socket,
-    /// A device has not finished a copy, or the work that the user ordered operations behind.
-    Device,
-    /// Other connections have all the pinned memory. The service thread is nudged when there is some.
-    Memory,
-}
-
 impl Outbox {
-    pub(super) fn new(staging: Staging, peer: u32) -> Self {
+    /// Its reads are noted in `reads`, where the receiving half finds where the answers belong.
+    pub(super) fn new(staging: Staging, peer: u32, reads: Arc<Reads>) -> Self {
         Self {
             peer,
-            operations: VecDeque::new(),
+            operations: Operations::default(),
+            answers: Answers::default(),
+            reads,
+            stalled: false,
             pieces: VecDeque::new(),
             staging,
             spent: Spent::default(),
@@ -105,12 +99,13 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.operations.is_empty() && self.pieces.is_empty()
+        self.operations.is_empty() && self.answers.is_empty() && self.pieces.is_empty()
     }
 
     /// Whether there is something that the socket could take, or that only looking again brings on.
     pub(super) fn wants_room(&self) -> bool {
-        !self.pieces.is_empty() || !self.operations.is_empty() && !self.staging.waits_in_line()
+        let more = !self.operations.is_empty() || !self.answers.is_empty();
+        !self.pieces.is_empty() || more && !self.stalled && !self.staging.waits_in_line()
     }
 
     /// Whether the peer has acknowledged everything, requests for acknowledgements included.
@@ -125,7 +120,9 @@ impl Outbox {
 
     /// Tells the peer, unless it has been told, that `landed` of its counted frames have landed here.
     pub(super) fn acknowledge_to_peer(&mut self, landed: u64) {
-        if let Some(count) = self.counts.tell(landed) {
+        if let Some(count) = self.counts.tell(landed)
+            && !self.answers.acknowledge(count)
+        {
             self.interject(Frame::Ack { count }, &[]);
         }
     }
@@ -139,7 +136,7 @@ impl Outbox {
         len: usize,
     ) {
         self.counts.add(len.div_ceil(MAX_PAYLOAD) as u64);
-        self.operations.push_back(Operation::Write { region, offset, source, len, done: 0 });
+        self.operations.push(Operation::Write { region, offset, source, len, done: 0 });
         self.hold(remote);
     }
 
@@ -166,12 +163,37 @@ impl Outbox {
     pub(super) fn update(&mut self, remote: &Arc<Remote>, region: u64, offset: u64, value: u64) {
         if !self.collect(Frame::Update { region, offset, value }, 0) {
             self.counts.add(1);
-            self.operations.push_back(Operation::Update { region, offset, value });
+            self.operations.push(Operation::Update { region, offset, value });
         }
         self.hold(remote);
     }
 
-    /// Holds the memory that the latest frame writes to, until the frame is acknowledged.
+    /// Asks for `len` bytes, which belong to `to`.
+    pub(super) fn read(&mut self, remote: &Arc<Remote>, region: u64, offset: u64, to: Place, len: usize) {
+        let frame = Frame::Read { region, offset, len: len as u32 };
+        let at_once = len <= MAX_PAYLOAD && self.reads.waiting() < WINDOW;
+        if at_once && self.collect(frame, 0) {
+            self.reads.ask(to, len);
+        } else {
+            self.counts.add(len.div_ceil(MAX_PAYLOAD) as u64);
+            self.operations.push(Operation::Read { region, offset, to, len, done: 0 });
+        }
+        self.hold(remote);
+    }
+
+    /// The peer asks for the `len` bytes at each of these places.
+    ///
+    /// # Errors
+    /// `Remote` if it asks for too many at one time.
+    pub(super) fn answer(&mut self, asked: impl IntoIterator<Item = (Place, usize)>) -> Result<()> {
+        if self.closed {
+            self.spent.places.extend(asked.into_iter().map(|(from, _)| from));
+            return Ok(());
+        }
+        asked.into_iter().try_for_each(|(from, len)| self.answers.add(from, len, self.peer))
+    }
+
+    /// Holds the memory that the latest frame names, until the frame is acknowledged.
     #[inline]
     fn hold(&mut self, remote: &Arc<Remote>) {
         let latest = self.counts.count() - 1;
@@ -211,7 +233,7 @@ impl Outbox {
         if self.counts.is_unasked() {
             if !self.collect(Frame::Ask, 0) {
                 self.counts.add(1);
-                self.operations.push_back(Operation::Ask);
+                self.operations.push(Operation::Ask);
             }
             self.counts.ask();
         }
@@ -220,7 +242,7 @@ impl Outbox {
 
     /// Lets what comes later begin only once `awaited` is over.
     pub(super) fn after(&mut self, awaited: Awaited) {
-        self.operations.push_back(Operation::After(awaited));
+        self.operations.push(Operation::After(awaited));
     }
 
     /// Sends `frame`, with `text` behind it, as soon as the piece on its way has gone.
@@ -233,11 +255,9 @@ impl Outbox {
 
     /// Nothing more is sent.
     pub(super) fn clear(&mut self) {
-        for operation in self.operations.drain(..) {
-            if let Operation::Write { source, .. } = operation {
-                self.spent.places.push(source);
-            }
-        }
+        self.spent.places.extend(self.operations.clear());
+        self.spent.places.extend(self.answers.clear());
+        self.spent.places.extend(self.reads.clear());
         for piece in self.pieces.drain(..) {
             self.spent.take(piece.into_parts().1);
         }
@@ -290,7 +310,9 @@ impl Outbox {
     /// Puts the header of a counted frame, behind which `len` bytes will follow, into the last piece or a new one; false if
     /// earlier operations wait, or there is no room.
     fn collect(&mut self, frame: Frame, len: usize) -> bool {
-        if !self.operations.is_empty() {
+        let reads_first =
+            matches!(frame, Frame::Write { .. } | Frame::Update { .. }) && self.reads.waiting() > 0;
+        if reads_first || !self.operations.is_empty() {
             return false;
         }
         let header = frame.encode();
@@ -317,51 +339,43 @@ impl Outbox {
         Piece::new(std::mem::take(&mut self.spare), frame)
     }
 
-    /// Makes frames of operations. What the next one waits for.
+    /// Makes frames of operations and answers. What the next operation waits for.
     fn prepare(&mut self) -> Result<Obstacle> {
         if self.closed {
             return Ok(Obstacle::Nothing);
         }
+        self.stalled = false;
         while self.pieces.len() < READY {
-            let Some(operation) = self.operations.front_mut() else { return Ok(Obstacle::Nothing) };
-            let (frame, payload) = match operation {
-                Operation::After(awaited) => {
-                    if !awaited.is_over()? {
-                        return Ok(Obstacle::Device);
-                    }
-                    self.operations.pop_front();
-                    continue;
+            // In turn, so that neither the peer's reads nor this rank's operations hold up the others for long. An operation may wait
+            // for an answer of the peer's, which does the same: so answers never wait for operations.
+            let answered = match self.answers.next(&mut self.staging, self.spilled)? {
+                Made::Frame(frame, payload, place) => {
+                    self.ready(frame, payload, place, Piece::answer);
+                    true
                 }
-                Operation::Update { region, offset, value } => {
-                    (Frame::Update { region: *region, offset: *offset, value: *value }, Payload::None)
-                }
-                Operation::Ask => (Frame::Ask, Payload::None),
-                // So much of this connection lies in ordinary memory, and no more.
-                Operation::Write { source: Place::Device(_), .. } if self.spilled > 0 => {
-                    return Ok(Obstacle::Socket);
-                }
-                Operation::Write { region, offset, source, len, done } => {
-                    let size = (*len - *done).min(MAX_PAYLOAD);
-                    let Some(payload) = Payload::of(source, *done, size, &mut self.staging)? else {
-                        let in_line = self.staging.waits_in_line();
-                        return Ok(if in_line { Obstacle::Memory } else { Obstacle::Device });
-                    };
-                    let offset = *offset + *done as u64;
-                    *done += size;
-                    (Frame::Write { region: *region, offset, len: size as u32 }, payload)
-                }
+                Made::Waits(obstacle) => return Ok(obstacle),
+                Made::Nothing => false,
             };
-            let unfinished = matches!(operation, Operation::Write { len, done, .. } if *done < *len);
-            if !unfinished && let Some(Operation::Write { source, .. }) = self.operations.pop_front() {
-                self.spent.places.push(source);
+            match self.operations.next(&self.reads, &mut self.staging, self.spilled)? {
+                Made::Frame(frame, payload, place) => self.ready(frame, payload, place, Piece::carry),
+                _ if answered => {}
+                Made::Nothing => return Ok(Obstacle::Nothing),
+                Made::Waits(obstacle) => {
+                    self.stalled = obstacle == Obstacle::Answers;
+                    return Ok(obstacle);
+                }
             }
-            let mut piece = self.piece(frame);
-            piece.carry(payload);
-            self.pieces.push_back(piece);
         }
         // It may have been woken for pinned memory that it cannot use now.
         self.staging.leave();
         Ok(Obstacle::Nothing)
+    }
+
+    fn ready(&mut self, frame: Frame, payload: Payload, spent: Option<Place>, fill: fn(&mut Piece, Payload)) {
+        self.spent.places.extend(spent);
+        let mut piece = self.piece(frame);
+        fill(&mut piece, payload);
+        self.pieces.push_back(piece);
     }
 
     /// The bytes of the first pieces that are complete; how many parts.
@@ -409,6 +423,9 @@ impl Outbox {
             let Some(piece) = self.pieces.pop_front() else { return };
             self.collected -= piece.collected;
             self.counts.send(piece.counted);
+            if piece.answers {
+                self.answers.sent();
+            }
             let (memory, payload) = piece.into_parts();
             self.spare = memory;
             match payload {

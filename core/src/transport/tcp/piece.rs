@@ -21,6 +21,8 @@ pub(super) struct Piece {
     pub(super) collected: usize,
     /// Frames in it that are counted.
     pub(super) counted: u64,
+    /// It has bytes that the peer reads.
+    pub(super) answers: bool,
 }
 
 /// Bytes behind the header of a frame.
@@ -45,7 +47,7 @@ impl Piece {
     pub(super) fn new(memory: Vec<u8>, frame: Frame) -> Self {
         let mut head = memory;
         head.extend_from_slice(&frame.encode());
-        Self { head, payload: Payload::None, sent: 0, collected: 0, counted: 0 }
+        Self { head, payload: Payload::None, sent: 0, collected: 0, counted: 0, answers: false }
     }
 
     /// Whether `len` more bytes may be appended.
@@ -71,6 +73,12 @@ impl Piece {
     pub(super) fn carry(&mut self, payload: Payload) {
         self.payload = payload;
         self.counted = 1;
+    }
+
+    /// Makes it the answer to a read, with `payload` behind its header, or an acknowledgement, without.
+    pub(super) fn answer(&mut self, payload: Payload) {
+        self.answers = !matches!(payload, Payload::None);
+        self.payload = payload;
     }
 
     /// Whether the socket has taken some of it.

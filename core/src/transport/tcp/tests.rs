@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::duplex::Duplex;
 use super::frame::{Frame, HEADER_BYTES};
 use super::outbox::Outbox;
+use super::reads::Reads;
 use super::staging::Staging;
 use super::*;
 use crate::comm::{Communicator, HostBuffer, RegisteredMemory, Transport};
@@ -15,6 +16,11 @@ use crate::memory::register_host;
 use crate::net::{Pollable as _, RawStream};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::transport::tests::{resources, soon, wait_for, with_memories};
+
+/// Where a sending and a receiving half meet.
+pub(super) fn reads() -> Arc<Reads> {
+    Arc::new(Reads::new(1))
+}
 
 /// A socket that takes all that is sent, and gives what the test has put there; behind that, if it is reset, an error.
 #[derive(Debug)]
@@ -65,7 +71,7 @@ pub(super) fn peer() -> (Peer, Bytes, Bytes) {
 fn a_peer_cannot_acknowledge_what_the_socket_has_not_taken() {
     with_memories(|comm, [memory, _]| {
         let (socket, ..) = peer();
-        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
+        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1, reads());
         let remote = memory.remote().unwrap().0;
         (0..2).for_each(|value| outbox.update(remote, remote.region().unwrap(), 0, value));
         assert_eq!(outbox.acknowledge(1).unwrap_err().peer(), Some(1), "nothing was sent");
@@ -81,7 +87,7 @@ fn a_peer_cannot_acknowledge_what_the_socket_has_not_taken() {
 fn memory_is_held_until_what_was_sent_to_it_is_acknowledged() {
     with_memories(|comm, memories| {
         let (socket, ..) = peer();
-        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
+        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1, reads());
         for memory in &memories {
             let remote = memory.remote().unwrap().0;
             outbox.update(remote, remote.region().unwrap(), 0, 7);
@@ -186,7 +192,7 @@ fn a_connection_says_bye_only_once_everything_is_acknowledged() {
 fn what_the_socket_has_taken_stays_outstanding_until_it_is_acknowledged() {
     with_memories(|comm, [memory, _]| {
         let (socket, sent, _) = peer();
-        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
+        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1, reads());
         let remote = memory.remote().unwrap().0;
         for value in 0..3 {
             assert!(outbox.has_room(3));

@@ -1,11 +1,13 @@
 //! The receiving half with a peer that is played by the test.
 
+mod answers;
 mod parts;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::tests::reads;
 use super::*;
 use crate::deadline::Deadline;
 use crate::gpu::{Context, Device, Driver, GpuBuffer, PinnedBuffer};
@@ -51,7 +53,7 @@ impl RawStream for Flood {
 fn behind_a_stuck_device() -> (Inbox, Arc<PinnedBuffer>) {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1);
+    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1, reads());
     let word = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
     inbox.staging.stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
     let copied = inbox.staging.event().unwrap();
@@ -153,7 +155,7 @@ fn a_turn_ends_after_a_bounded_number_of_frames_for_the_device() {
         (Frame::Update { region, offset: 8, value: 7 }, 0),
         (Frame::Write { region, offset: 8, len: 96 }, 96),
     ] {
-        let mut inbox = Inbox::new(Staging::alone(&context, 4), 1);
+        let mut inbox = Inbox::new(Staging::alone(&context, 4), 1, reads());
         let flood = Flood::of(frame, payload);
         for turns in 1..4 {
             assert!(inbox.progress(&flood, &regions, COPIES).unwrap().again);
@@ -198,7 +200,7 @@ fn what_is_there_before_earlier_data_is_not_acknowledged_in_its_place() {
 fn acknowledgements_that_overtake_each_other_count_as_the_higher() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let (mut inbox, mut turn) = (Inbox::new(Staging::alone(&context, 4), 1), Turn::default());
+    let (mut inbox, mut turn) = (Inbox::new(Staging::alone(&context, 4), 1, reads()), Turn::default());
     for count in [5, 9, 7] {
         inbox.begin(Frame::Ack { count }, &Regions::default(), &mut turn).unwrap();
     }

@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::super::frame::HEADER_BYTES;
+use super::super::tests::reads;
 use super::*;
 use crate::gpu::{Context, Event, PinnedBuffer, Stream};
 use crate::memory::HostBuffer;
@@ -69,7 +70,7 @@ impl RawStream for Pipe {
 fn with_outbox(run: impl Fn(Outbox, &Arc<Remote>, u64, &Context) + Sync) {
     with_memories(|comm, [memory, _]| {
         let remote = memory.remote().unwrap().0;
-        let outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
+        let outbox = Outbox::new(Staging::alone(comm.context(), 4), 1, reads());
         run(outbox, remote, remote.region().unwrap(), comm.context());
     });
 }
@@ -295,7 +296,7 @@ impl RawStream for Broken {
 #[test]
 fn a_socket_that_will_take_nothing_more_is_an_error() {
     with_memories(|comm, [memory, _]| {
-        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1);
+        let mut outbox = Outbox::new(Staging::alone(comm.context(), 4), 1, reads());
         let remote = memory.remote().unwrap().0;
         assert!(!outbox.wants_room(), "it has nothing to send");
         outbox.update(remote, remote.region().unwrap(), 0, 7);
@@ -311,7 +312,8 @@ fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
         let remote = memory.remote().unwrap().0;
         let region = remote.region().unwrap();
         let half = Arc::new(Half::new(comm.context(), 1).unwrap());
-        let [mut first, mut second] = [(); 2].map(|()| Outbox::new(Staging::new(half.clone(), None), 1));
+        let [mut first, mut second] =
+            [(); 2].map(|()| Outbox::new(Staging::new(half.clone(), None), 1, reads()));
         let device = Arc::new(crate::gpu::GpuBuffer::new(comm.context(), 64).unwrap());
         for outbox in [&mut first, &mut second] {
             outbox.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);

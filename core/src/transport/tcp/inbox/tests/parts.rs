@@ -121,7 +121,7 @@ fn frames_come_in_parts(blocks: usize) {
                 }
             }
         }
-        let mut inbox = Inbox::new(Staging::alone(&context, blocks), 1);
+        let mut inbox = Inbox::new(Staging::alone(&context, blocks), 1, reads());
         let words = b"enough";
         sent.extend(Frame::Fail { len: words.len() as u32 }.encode());
         sent.extend_from_slice(words);
@@ -163,7 +163,7 @@ fn the_end_of_a_stream_is_an_error_only_inside_a_message() {
         let mut sent = Frame::Ask.encode().to_vec();
         sent.extend_from_slice(&[&write[..], &[7; 4096]].concat()[..rest]);
         let (socket, mut inbox) =
-            (Chopped::new(sent, usize::MAX), Inbox::new(Staging::alone(&context, 4), 1));
+            (Chopped::new(sent, usize::MAX), Inbox::new(Staging::alone(&context, 4), 1, reads()));
         let end = loop {
             match inbox.progress(&socket, &regions, COPIES) {
                 Ok(turn) if !turn.ended => {}
@@ -193,7 +193,8 @@ fn a_frame_may_lie_across_the_end_of_the_buffer() {
     };
     let sent: Vec<u8> = (0..FRAMES).flat_map(frame).collect();
     assert!(sent.len() > 2 * BUFFER_BYTES && !BUFFER_BYTES.is_multiple_of(HEADER_BYTES + EACH));
-    let (socket, mut inbox) = (Chopped::new(sent, usize::MAX), Inbox::new(Staging::alone(&context, 4), 1));
+    let (socket, mut inbox) =
+        (Chopped::new(sent, usize::MAX), Inbox::new(Staging::alone(&context, 4), 1, reads()));
     while !inbox.progress(&socket, &regions, COPIES).unwrap().ended {}
     let mut got = vec![0; data.len()];
     host.memory().read(0, &mut got).unwrap();
@@ -244,7 +245,7 @@ fn a_frame_that_gives_its_memory_up_leaves_words_whole() {
     for cut in [3, 56, 57, 100, 300, LEN - 9] {
         device.fill(0, deadline).unwrap();
         // One piece, which nobody may park.
-        let mut inbox = Inbox::new(Staging::alone(&context, 1), 1);
+        let mut inbox = Inbox::new(Staging::alone(&context, 1), 1, reads());
         let come = [&header[..], &data[8..][..cut]].concat();
         let first = Chopped::new(come, HEADER_BYTES + cut);
         while first.given.load(Ordering::Relaxed) < (HEADER_BYTES + cut) as u64 {
@@ -294,7 +295,7 @@ impl RawStream for Reset {
 fn a_socket_that_will_give_nothing_more_is_an_error() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1);
+    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1, reads());
     let error = inbox.progress(&Reset, &Regions::default(), COPIES).unwrap_err();
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
 }
@@ -307,7 +308,7 @@ fn a_frame_whose_rest_is_late_holds_up_no_other_connection() {
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let deadline = Deadline::after(Duration::from_secs(60));
     let half = Arc::new(Half::new(&context, 1).unwrap());
-    let inbox = || Inbox::new(Staging::new(half.clone(), None), 1);
+    let inbox = || Inbox::new(Staging::new(half.clone(), None), 1, reads());
     let buffers = [(); 2].map(|()| Arc::new(GpuBuffer::new(&context, LEN).unwrap()));
     let regions = Arc::new(Regions::default());
     let data: Vec<u8> = (0..LEN).map(|at| (at % 250 + 1) as u8).collect();
