@@ -92,14 +92,15 @@ impl State {
         self.queues.iter().map(SendQueue::posted).sum()
     }
 
-    /// Makes sure that the latest request of every queue will be known to have completed.
-    pub(super) fn cover(&mut self) -> Result<()> {
+    /// Makes sure that the latest request of every queue will be known to have completed; false if a queue has no room for the request
+    /// that would say so. A full queue may end in requests that nothing covers.
+    pub(super) fn cover(&mut self) -> Result<bool> {
+        let mut all = true;
         for queue in &mut self.queues {
-            // Without room there are requests enough that will complete.
-            queue.cover()?;
+            all &= queue.cover()?;
             queue.post()?;
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Turns operations into requests and posts them; false if something waits for completions.

@@ -258,16 +258,18 @@ impl QueuePairSet {
         Ok(!all)
     }
 
-    /// [`look`](Self::look) of a user thread, which drops what is no longer used, outside the lock. True if the service thread has
-    /// to go on.
+    /// [`look`](Self::look) of a user thread, which drops what is no longer used, outside the lock. True if operations wait, with
+    /// which the service thread has to go on. Tells that thread itself when it must begin to look for idleness.
     fn look_and_drop(&self, poll: bool) -> Result<bool> {
         let mut state = lock(&self.state);
         let outcome = self.look(&mut state, poll);
         let watch = !state.is_idle() && state.idle.arm();
-        let outcome = outcome.map(|waits| waits || watch);
         let spent = std::mem::take(&mut state.spent);
         drop(state);
         drop(spent);
+        if watch {
+            self.registration.nudge();
+        }
         outcome
     }
 

@@ -33,7 +33,7 @@ impl Delivery for QueuePairSet {
         let looked = if self.failure.has_failed() {
             Ok(())
         } else {
-            self.look(&mut state, true).and_then(|_| state.cover())
+            self.look(&mut state, true).and_then(|_| state.cover()).map(drop)
         };
         let (idle, spent) = (state.is_idle(), std::mem::take(&mut state.spent));
         drop(state);

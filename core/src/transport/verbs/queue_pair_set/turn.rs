@@ -43,11 +43,15 @@ impl Pollable for QueuePairSet {
         };
         let posted = state.posted();
         if posted != before {
-            // What this thread has posted, no later call may cover: the timer may have run out while that was held back.
+            // The timer may have run out while they were held back, and perhaps no call follows that starts it again.
             state.idle.arm();
         }
         let activity = state.idle.look(posted, Instant::now);
-        let covered = if activity == Activity::Idle || closing { state.cover() } else { Ok(()) };
+        let covered = if activity == Activity::Idle || closing { state.cover() } else { Ok(true) };
+        if let Ok(false) = covered {
+            // There is room once some have completed.
+            state.idle.arm();
+        }
         state.settling = !state.is_idle() && (state.settling || activity == Activity::Idle);
         let idle = state.is_idle();
         let stuck = matches!(state.waiting.front(), Some(Operation::After(_)))
