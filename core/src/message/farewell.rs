@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::head::Operation;
+use super::head::{Head, Operation};
 use super::line::Line;
 use super::member::{Connecting, Member};
 use super::transfers::settled;
+use super::wire::{Landing, Sink};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
@@ -53,11 +54,23 @@ impl Engine {
                 late = late.or((done < lines.len()).then_some(member));
             }
             let Some(member) = late else { return Ok(()) };
+            self.make_room(all);
             if deadline.expired() {
                 let text = format!("rank {} did not take what was sent to it in time", member.rank);
                 return Err(Error::timeout("close", text).with_peer(member.rank));
             }
             backoff.pause(deadline);
+        }
+    }
+
+    /// Takes what the peers still send, and drops it: a peer that leaves at the same time, with full buffers, takes nothing from this side
+    /// before there is room for its own last words.
+    fn make_room(&self, all: &[(&Arc<Member>, Vec<Arc<Line>>)]) {
+        // One thread at a time pulls, the one that has the turn.
+        let Ok(_turn) = self.turn.try_lock() else { return };
+        for line in all.iter().flat_map(|(_, lines)| lines) {
+            // Fails only for a peer that is lost or has left, and then nothing more is to be taken.
+            let _ = line.wire().map(|wire| wire.pull(&mut Unheard));
         }
     }
 
@@ -98,6 +111,27 @@ impl Engine {
         let held = self.burials.held();
         let all = served.chain(arrivals.iter().map(|(member, _)| member)).chain(&held);
         all.filter(|member| member.end().is_none()).cloned().collect()
+    }
+}
+
+/// Drops all that comes.
+struct Unheard;
+
+impl Sink for Unheard {
+    fn frame(&mut self, _: Head, _: &[u8]) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn begin(&mut self, _: Head) -> Result<()> {
+        Ok(())
+    }
+
+    fn landing(&mut self, _: Head, _: usize) -> Result<Landing> {
+        Ok(Landing::Nowhere)
+    }
+
+    fn landed(&mut self, _: Head, _: usize) -> Result<()> {
+        Ok(())
     }
 }
 

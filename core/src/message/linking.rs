@@ -51,6 +51,9 @@ impl Engine {
         let pulled = link.wire.pull(&mut incoming);
         incoming.end();
         let count = pulled? + link.member.fetch(&link.line, PIECE);
+        if count > 0 {
+            link.member.wake_refused();
+        }
         if link.line.has_left() {
             return Err(Error::new(ErrorKind::PeerLost, "recv", "it left"));
         }

@@ -9,7 +9,7 @@ use super::inbox::{Inbox, Item};
 use super::line::Line;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering, fence, lock};
 
 /// The most kinds of which it is kept that the peer knows nothing of them.
 const MAX_UNKNOWN: usize = 64;
@@ -36,6 +36,8 @@ pub(super) struct Member {
     /// All links: two if both sides connected at the same time.
     lines: Mutex<Vec<Arc<Line>>>,
     dirty: AtomicBool,
+    /// The latest send found no room.
+    refused: AtomicBool,
     /// In the list of peers with deadlines.
     timed: AtomicBool,
     /// Why nothing goes to or comes from the peer any more.
@@ -69,6 +71,7 @@ impl Member {
             sender: OnceLock::default(),
             lines: Mutex::default(),
             dirty: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             timed: AtomicBool::new(false),
             end: OnceLock::default(),
             counted: AtomicBool::new(false),
@@ -187,12 +190,13 @@ impl Member {
         bytes: usize,
     ) -> Result<bool> {
         let line = self.sender(op)?;
-        if !self.credit.take(bytes) {
-            return Ok(false);
-        }
-        let pushed = line.push(head, body);
-        if !matches!(pushed, Ok(true)) {
-            self.credit.put_back(bytes);
+        let mut pushed = self.try_push(line, head, body, bytes);
+        if matches!(pushed, Ok(false)) {
+            // The caller may sleep next, and another thread may have found the room meanwhile that would have woken it.
+            self.refused.store(true, Ordering::SeqCst);
+            pushed = self.try_push(line, head, body, bytes);
+        } else if self.refused.load(Ordering::Relaxed) {
+            self.refused.store(false, Ordering::Relaxed);
         }
         if line.gathers {
             self.mark_dirty();
@@ -200,9 +204,31 @@ impl Member {
         pushed
     }
 
+    fn try_push(&self, line: &Line, head: Head, body: &[u8], bytes: usize) -> Result<bool> {
+        if !self.credit.take(bytes) {
+            return Ok(false);
+        }
+        let pushed = line.push(head, body);
+        if !matches!(pushed, Ok(true)) {
+            self.credit.put_back(bytes);
+        }
+        pushed
+    }
+
+    /// Something has come from the peer: wakes threads that sleep because a send found no room.
+    #[inline]
+    pub(super) fn wake_refused(&self) {
+        if self.refused.load(Ordering::Relaxed) {
+            self.hub.alarm.wake();
+        }
+    }
+
     /// The peer gives credit back.
     pub(super) fn take_credit(&self, amount: Amount) -> Result<()> {
-        self.credit.give(amount)
+        let given = self.credit.give(amount);
+        // Before the look at who was refused: a sender that is not seen there tries once more, and sees the credit.
+        fence(Ordering::SeqCst);
+        given
     }
 
     /// Tells the peer of credit that is due.
@@ -287,7 +313,7 @@ impl Member {
     pub(super) fn clear_dirty(&self) {
         self.dirty.store(false, Ordering::Release);
         // A sender publishes and then looks at the flag. If it still sees the flag set, the kick that follows sees its frame.
-        crate::sync::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     /// Has progress look at the deadlines of operations of this peer.

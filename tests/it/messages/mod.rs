@@ -37,6 +37,7 @@ macro_rules! backends {
                 refusals: unknown_kinds, a_flood_of_unknown_kinds, over_the_limit, registered_twice, registered_again, lost_with_their_queue, other_secrets,
                     strangers, wrong_addresses;
                 peers: leaving_after_what_was_sent, leaving_one_after_the_other, leaving_with_full_buffers,
+                    both_leaving_with_full_buffers,
                     leaving_one_that_takes_nothing, connected_is_told_once, dropped_in_the_middle, callbacks_of_a_peer_that_leaves,
                     another_generation, two_of_one_rank, nothing_follows_the_end, events_in_order, joined_by_rank, connecting_from_many_threads;
                 reads: any_part_in_order, what_may_not_be_read, stale_tokens, each_ends_once, those_given_up_bring_nothing,
@@ -44,7 +45,7 @@ macro_rules! backends {
                 shared: both_kinds_in_order, written_before_a_message, revoked_while_threads_read, the_owner_and_the_reader_fork;
                 device: all_kinds_in_order;
                 long: both_ways_at_once, while_other_threads_sleep, refused, a_read_that_fails_delivers_nothing, only_so_many, the_receiver_leaves;
-                sleeping: a_message_wakes, an_outer_loop, room_wakes;
+                sleeping: a_message_wakes, an_outer_loop, room_wakes, room_that_another_thread_finds_wakes;
             }
 
             processes! { processes, killed_with_operations_under_way, $how $(, $ignored)? }

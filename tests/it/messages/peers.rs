@@ -118,6 +118,30 @@ pub(super) fn leaving_with_full_buffers(rig: &Rig) {
     assert!(came.iter().copied().eq(0..sent), "{sent} were sent, and {came:?} came");
 }
 
+/// Neither side reads what the other one has sent before both leave: all of it arrives at the other's host all the same.
+pub(super) fn both_leaving_with_full_buffers(rig: &Rig) {
+    let [a, b] = rig.pair();
+    let peers = [connect(&a, &b), connect(&b, &a)];
+    // The short ones fill the rest of a ring. A device may be late with what it has sent already: full is what stays full.
+    for length in [4000, 0] {
+        let mut sent = Instant::now();
+        while sent.elapsed() < Duration::from_millis(50) {
+            for peer in &peers {
+                if peer.send(1, &vec![0; length]).unwrap() == Sent::Done {
+                    sent = Instant::now();
+                }
+            }
+        }
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| a.close(SOON));
+        b.close(SOON).unwrap();
+        other.join().unwrap().unwrap();
+    });
+    assert!(start.elapsed() < SOON / 2, "closing took {:?}", start.elapsed());
+}
+
 /// One that takes nothing is left at the deadline, with an error that names it.
 pub(super) fn leaving_one_that_takes_nothing(rig: &Rig) {
     let [a, b] = rig.pair();

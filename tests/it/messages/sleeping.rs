@@ -2,11 +2,12 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use aqueduct::message::{Messenger, Sent};
 
-use super::rig::{Log, Rig, SOON, connect, count, numbered};
+use super::rig::{Log, Rig, SOON, connect, count, numbered, until};
 
 /// Polls and sleeps in turn until `done`. Each sleep must end by an event.
 fn sleep_until(messenger: &Messenger, mut done: impl FnMut() -> bool) {
@@ -92,6 +93,38 @@ pub(super) fn an_outer_loop(rig: &Rig) {
         peer.send_within(3, b"", SOON).unwrap();
         sleep_until(&a, || end.load(Ordering::Acquire) == 1);
     });
+}
+
+/// A sender sleeps for want of room while another thread makes all the progress: what that thread finds wakes the sender.
+pub(super) fn room_that_another_thread_finds_wakes(rig: &Rig) {
+    const ROUNDS: u32 = 10;
+    let [a, b] = rig.pair();
+    let peer = connect(&a, &b);
+    let seen = count(&b, 1);
+    a.start_thread().unwrap();
+    let mut sent = 0;
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        while peer.send(1, &numbered(0, sent, 4000)).unwrap() == Sent::Done {
+            sent += 1;
+        }
+        let found = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The sender is asleep by now, as a rule.
+                std::thread::sleep(Duration::from_millis(10));
+                until(&[&b], || found.load(Ordering::Acquire));
+            });
+            while peer.send(1, &numbered(0, sent, 4000)).unwrap() != Sent::Done {
+                a.wait(SOON).unwrap();
+            }
+            found.store(true, Ordering::Release);
+        });
+        sent += 1;
+        until(&[&b], || seen.load(Ordering::Acquire) == sent as usize);
+    }
+    // A sleep that nobody ends lasts a second.
+    assert!(start.elapsed() < Duration::from_secs(5), "{ROUNDS} rounds took {:?}", start.elapsed());
 }
 
 /// A sender whose bytes found no room sleeps; they leave when the receiver has made room.

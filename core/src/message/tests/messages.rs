@@ -388,6 +388,32 @@ fn a_thread_that_does_not_sleep_takes_no_wake_from_one_that_does() {
     assert!(!wait_readable(alarm.as_fd(), Duration::ZERO.into()).unwrap(), "nobody sleeps");
 }
 
+/// The one that sleeps has found no room for its message; the other one makes progress before it looks.
+#[test]
+fn room_that_one_thread_finds_wakes_another() {
+    let a = messenger(0);
+    let b = Messenger::new(1, config().with_inbox(10, 100_000)).unwrap();
+    let queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&a, &b], || !lock(&b.core.engine.members).is_empty());
+    let mut sent = 0;
+    while peer.send(1, b"x").unwrap() == Sent::Done {
+        sent += 1;
+    }
+    // Both sides have looked at everything so far.
+    until(&[&a, &b], || queue.len() == sent);
+    for _ in 0..10_000 {
+        a.progress().unwrap();
+        b.progress().unwrap();
+    }
+    let alarm = &a.core.engine.hub.alarm;
+    let sleeper = alarm.fall_asleep();
+    while queue.try_recv().is_some() {}
+    until(&[&a, &b], || wait_readable(alarm.as_fd(), Duration::ZERO.into()).unwrap());
+    alarm.awake(sleeper);
+    assert_eq!(peer.send(1, b"x").unwrap(), Sent::Done);
+}
+
 /// A poll dispatches its messages in the order in which the peer sent them, although they go past the inbox.
 #[test]
 fn a_completion_stays_between_the_messages_around_it() {
