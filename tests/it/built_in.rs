@@ -2,6 +2,7 @@
 
 mod errors;
 mod given;
+mod retried;
 mod types;
 mod ways;
 

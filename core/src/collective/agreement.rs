@@ -52,6 +52,8 @@ pub(super) fn agree(
     given: &Result<Option<Tuning>>,
     deadline: Deadline,
 ) -> Result<Agreed> {
+    // Scratch of collectives that were dropped while calls were in flight is free once these are over and somebody looks.
+    comm.context().reap();
     let mine = Word {
         whole_lines: comm.topology().all_nvlink(),
         scratch: comm.scratch().left() / 2,

@@ -26,6 +26,8 @@ impl Barrier {
     /// # Errors
     /// As for [`Executor::prepare`].
     pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
+        let deadline = deadline.into();
+        let _turn = comm.collective_call("Barrier::prepare", deadline)?;
         let executor = match comm.size() {
             1 => None,
             ranks => {

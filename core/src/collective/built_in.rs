@@ -89,6 +89,7 @@ impl Collective {
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
         let (deadline, ranks) = (deadline.into(), comm.size());
+        let _turn = comm.collective_call(PREPARE, deadline)?;
         let geometry = agreed_geometry(comm);
         let chosen = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
         // What plans are for was agreed on, and so is which of them are passed over.
@@ -140,6 +141,7 @@ impl Collective {
     ) -> Result<CollectiveBuffers> {
         const OP: &str = "Collective::buffers";
         let (inner, deadline) = (&self.inner, deadline.into());
+        let _turn = inner.comm.collective_call(OP, deadline)?;
         let in_place = Arc::ptr_eq(input, output);
         let all = inner.comm.gather(OP, &[u8::from(in_place)], deadline)?;
         if let Some(other) = (0..).zip(&all).find(|(_, said)| **said != [u8::from(in_place)]) {
@@ -326,6 +328,8 @@ impl Collective {
         let op = if shown.is_some() { LAUNCH_ON } else { LAUNCH };
         inner.comm.check_all(op)?;
         self.check_variant(op, element, reduction)?;
+        // Plans of the user's may be written for another one than the sum.
+        let reduction = self.meant(reduction);
         let call = self.call(op, count, element)?;
         let in_place = call.place(op, inner.comm.context(), inner.comm.rank(), slices)?;
         // An empty call exchanges nothing, and so it must not use up a half of scratch.
@@ -343,6 +347,11 @@ impl Collective {
             }
         };
         called(op, launched)
+    }
+
+    /// The reduction of a call, the sum if it names none; none of collectives that do not reduce.
+    fn meant(&self, reduction: Option<Reduction>) -> Option<Reduction> {
+        (!self.inner.variants.is_empty()).then(|| reduction.unwrap_or(Reduction::Sum))
     }
 
     /// Also of one rank, whose plans only move data.
@@ -373,8 +382,7 @@ impl Collective {
         shown: bool,
         reduction: Option<Reduction>,
     ) -> Result<Way> {
-        // As a call that names none.
-        let reduction = (!self.inner.variants.is_empty()).then(|| reduction.unwrap_or(Reduction::Sum));
+        let reduction = self.meant(reduction);
         // One rank has no plans of calls in place, which do nothing.
         let in_place = in_place && self.inner.comm.size() > 1 && plans::in_place_differs(&self.inner.kind);
         let serves = |entry: &Entry| {

@@ -50,6 +50,8 @@ impl PointToPoint {
     /// # Errors
     /// As for [`Executor::prepare`].
     pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
+        let deadline = deadline.into();
+        let _turn = comm.collective_call(PREPARE, deadline)?;
         let mut plan = plans::variable(&Kind::AllToAll, shape(comm)).ok_or_else(no_plan)??;
         // Ranks compare it, and an all-to-all has the same plan.
         plan.name = "sends and receives".to_owned();

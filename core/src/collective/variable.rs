@@ -146,6 +146,7 @@ impl VariableCollective {
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
         let deadline = deadline.into();
+        let _turn = comm.collective_call(PREPARE, deadline)?;
         if kind == Kind::ReduceScatter && config.variants.is_empty() {
             let message = "a reduce-scatter reduces; name its element types and reductions with CollectiveConfig::with_variants";
             return Err(Error::usage(PREPARE, message));
@@ -190,6 +191,8 @@ impl VariableCollective {
         deadline: impl Into<Deadline>,
     ) -> Result<VariableBuffers> {
         const OP: &str = "VariableCollective::buffers";
+        let deadline = deadline.into();
+        let _turn = self.inner.comm.collective_call(OP, deadline)?;
         let in_place = Arc::ptr_eq(input, output);
         if in_place && self.inner.kind == Kind::AllToAll {
             let message = "an all-to-all of variable sizes cannot be in place: parts that come would replace parts that have not gone; \

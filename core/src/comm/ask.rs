@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::comm::asked::CallTurn;
 use crate::comm::communicator::Communicator;
 use crate::comm::connection::{ConnectItem, Connection};
 use crate::comm::semaphore::{
@@ -122,6 +123,13 @@ impl Communicator {
 
     fn post(&self) -> Post<'_> {
         Post { group: self.group(), mail: &self.shared.mail, ledger: &self.exchange().ledger }
+    }
+
+    /// Begins a call that all ranks make together: the first thing that such a call does, whatever becomes of it. Until the result is
+    /// dropped, calls of other threads wait. The n-th call of one rank belongs to the n-th of the others, also after calls that only some
+    /// ranks came to an end with.
+    pub(crate) fn collective_call(&self, op: &'static str, deadline: Deadline) -> Result<CallTurn<'_>> {
+        self.asked.call_turn(op, deadline, |missed| self.group().links().control().begin_call(missed))
     }
 
     /// The next tag of the library's own. The same on all ranks as long as all ask for them in the same order.

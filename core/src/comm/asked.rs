@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::thread::{self, ThreadId};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -10,12 +11,30 @@ use crate::setup::key::Key;
 use crate::setup::run::Item;
 use crate::sync::{Mutex, MutexGuard, lock, lock_until};
 
+/// Tags of the library's own of one call; no call takes so many.
+const TAGS: u64 = 1 << 16;
+
 /// The queue of one communicator. Kept apart from what the queued items hold, which would form a cycle.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     queue: Mutex<Queue>,
     setup: Mutex<()>,
     shrink: Mutex<()>,
+    call: Mutex<()>,
+    /// The thread that makes the call, and how many calls got no turn in time.
+    caller: Mutex<(Option<ThreadId>, u64)>,
+}
+
+/// The turn of a call that all ranks make together; nothing for calls within it.
+#[must_use = "the call is over when it is dropped"]
+pub(crate) struct CallTurn<'a>(Option<(&'a Asked, MutexGuard<'a, ()>)>);
+
+impl Drop for CallTurn<'_> {
+    fn drop(&mut self) {
+        if let Some((asked, _)) = &self.0 {
+            lock(&asked.caller).0 = None;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -58,6 +77,38 @@ impl Asked {
         };
         // Dropping an item may free memory, so it happens outside the lock.
         drop(withdrawn);
+    }
+
+    /// Begins a call that all ranks make together, once those of other threads are over. Calls `first` with the number of calls that this
+    /// rank has made since the last one and that got no turn, unless this is a part of another one.
+    pub(super) fn call_turn(
+        &self,
+        op: &'static str,
+        deadline: Deadline,
+        first: impl FnOnce(u64),
+    ) -> Result<CallTurn<'_>> {
+        let here = thread::current().id();
+        if lock(&self.caller).0 == Some(here) {
+            return Ok(CallTurn(None));
+        }
+        let turn = match lock_until(&self.call, deadline, op, "a collective call of another thread") {
+            Ok(turn) => turn,
+            Err(error) => {
+                lock(&self.caller).1 += 1;
+                return Err(error);
+            }
+        };
+        let missed = {
+            let mut caller = lock(&self.caller);
+            caller.0 = Some(here);
+            std::mem::take(&mut caller.1)
+        };
+        {
+            let mut queue = lock(&self.queue);
+            queue.internal_tags = (queue.internal_tags / TAGS + 1 + missed) * TAGS;
+        }
+        first(missed);
+        Ok(CallTurn(Some((self, turn))))
     }
 
     /// The next tag of the library's own.

@@ -14,8 +14,8 @@ impl Communicator {
     /// numbers where keys are equal. A rank without a color takes part and gets none. As `MPI_Comm_split`. Each has links and
     /// a thread of its own, and fails by itself; this one goes on. Nothing from outside is needed.
     ///
-    /// Collective: all ranks call it, and calls of this and of [`duplicate`](Self::duplicate) come in the same order everywhere,
-    /// one at a time.
+    /// Collective: all ranks call it, and calls of this and of others that all ranks make together come in the same order everywhere.
+    /// Those of several threads take turns.
     ///
     /// # Errors
     /// `Timeout`, naming a rank that did not call it before `deadline`, or rank 0, which may have waited for one that did not;
@@ -45,6 +45,7 @@ fn split(
     key: i32,
     deadline: Deadline,
 ) -> Result<Option<Communicator>> {
+    let _turn = old.collective_call(op, deadline)?;
     old.group().check(op)?;
     let links = old.group().links();
     let meeting = links.control().meet();

@@ -17,6 +17,9 @@ const MAX_UNREAD: usize = 64 << 20;
 /// Bytes that each message counts for besides its own, so that empty ones are not free.
 const ENVELOPE: usize = 256;
 
+/// Numbers of the meetings of one call; no call has so many.
+const MEETINGS: u64 = 1 << 16;
+
 /// Counters that number meetings. Each rank begins the meetings of one counter in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Counter {
@@ -72,6 +75,13 @@ impl Mail {
     pub(super) fn begin_next(&mut self, counter: Counter) -> Meeting {
         let number = self.begun.get(&counter).map_or(1, |begun| begun + 1);
         self.begin(Meeting { counter, number })
+    }
+
+    /// Begins a call that all ranks make together, behind `missed` that this rank made without coming so far: its meetings get numbers
+    /// of their own, so that it does not matter how many of them the ranks came to in earlier calls.
+    pub(super) fn begin_call(&mut self, missed: u64) {
+        let begun = self.begun.entry(Counter::Calls).or_default();
+        *begun = (*begun / MEETINGS + 1 + missed) * MEETINGS;
     }
 
     pub(super) fn begin(&mut self, meeting: Meeting) -> Meeting {

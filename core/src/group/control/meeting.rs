@@ -29,6 +29,11 @@ impl Drop for Attendance<'_> {
 }
 
 impl Control {
+    /// Begins a call that all ranks make together, behind `missed` of which they will hear nothing of this rank.
+    pub(crate) fn begin_call(&self, missed: u64) {
+        lock(&self.state).mail.begin_call(missed);
+    }
+
     /// Begins the next meeting of all ranks. It has the same number at each as long as all make the same calls.
     pub(crate) fn meet(&self) -> Attendance<'_> {
         let meeting = lock(&self.state).mail.begin_next(Counter::Calls);

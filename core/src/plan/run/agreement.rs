@@ -179,7 +179,7 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<()
             }
             for (mine, theirs) in mine.iter().zip(theirs) {
                 if mine.digest != theirs.digest {
-                    return differs("another plan or other variants");
+                    return differs("another plan, other variants or other settings");
                 }
                 if mine.max_bytes != theirs.max_bytes {
                     return differs("another largest message");

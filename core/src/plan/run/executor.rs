@@ -63,6 +63,7 @@ impl Executor {
         wanted: &[(&Plan, ExecutorConfig)],
         deadline: Deadline,
     ) -> Result<Vec<Self>> {
+        let _turn = comm.collective_call("Executor::prepare", deadline)?;
         let prepared = prepare_all(comm, wanted, deadline)?;
         Ok(prepared.into_iter().map(|inner| Self { inner: Arc::new(inner) }).collect())
     }
@@ -134,6 +135,7 @@ impl Executor {
     fn show(&self, buffers: Result<[Arc<GpuBuffer>; 2]>, deadline: Deadline) -> Result<PlanBuffers> {
         const OP: &str = "Executor::prepare_buffers";
         let (inner, comm) = (&*self.inner, &self.inner.comm);
+        let _turn = comm.collective_call(OP, deadline)?;
         let tags = [comm.next_internal_tag(), comm.next_internal_tag()];
         let begun = buffers.and_then(|[input, output]| {
             PendingBuffers::begin(comm, &inner.plan, [&input, &output], tags, inner.transports)

@@ -109,7 +109,7 @@ fn other_settings_than_the_peers_are_an_error_of_all_ranks() {
         });
         for error in errors.into_iter().map(Result::unwrap) {
             assert!([ErrorKind::InvalidUsage, ErrorKind::Remote].contains(&error.kind()), "{error}");
-            assert!(error.to_string().contains("another plan or other variants"), "{error}");
+            assert!(error.to_string().contains("another plan, other variants or other settings"), "{error}");
         }
     }
     close(&comms);
