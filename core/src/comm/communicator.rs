@@ -1,6 +1,7 @@
 //! The communicator: a group of ranks with one device each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct_ptx::abi::{ABI_VERSION, AbortHandle};
 
@@ -28,6 +29,9 @@ use crate::memory::registry;
 use crate::setup::mailbox::SetupMail;
 use crate::transport::Resources;
 
+/// How often `close` looks for what this rank gives back.
+const REAPED: Duration = Duration::from_millis(20);
+
 /// A group of ranks with one device each: their control links, and the objects that they set up together.
 ///
 /// All ranks create it together. Then each rank asks for connections, memory and semaphores and calls
@@ -40,7 +44,9 @@ use crate::transport::Resources;
 /// have a link to each other: one that first looks for another after that has dropped everything finds nobody, and counts it as lost.
 ///
 /// Cheap to clone; clones share one communicator. Every method can be called from any thread. One `setup` runs at a
-/// time; another call waits for it.
+/// time, and so does one of the calls that all ranks make together (`split`, `duplicate`, the `prepare` and `buffers` of collectives
+/// and executors); another one waits for it. So threads of different ranks must come to them in one order: a rank whose `setup` runs
+/// for one thread does nothing for another one's items before it is over.
 #[derive(Clone, Debug)]
 pub struct Communicator {
     pub(super) asked: Arc<Asked>,
@@ -238,9 +244,21 @@ impl Communicator {
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         self.group().check("close")?;
-        self.shared.resources.outstanding.wait(|| self.group().check("close"), deadline)?;
-        let holder = self.shared.exchange.ledger.wait_released(self.group().abort(), deadline);
-        self.group().check("close")?;
+        // A peer's `close` waits for what this rank has dropped, and no other call of this rank may follow.
+        let check = || {
+            self.context().reap();
+            self.group().check("close")
+        };
+        self.shared.resources.outstanding.wait(check, deadline)?;
+        let holder = loop {
+            check()?;
+            let slice = deadline.min(Deadline::after(REAPED));
+            let holder = self.shared.exchange.ledger.wait_released(self.group().abort(), slice);
+            if holder.is_none() || deadline.expired() || self.group().abort().is_aborted() {
+                break holder;
+            }
+        };
+        check()?;
         if let Some(peer) = holder {
             let message = format!(
                 "rank {peer} still has memory of this rank open by a legacy handle; drop it there first"

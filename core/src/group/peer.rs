@@ -52,8 +52,8 @@ impl DeviceIdentity {
     fn decode(r: &mut Reader<'_>) -> WireResult<Self> {
         Ok(Self {
             uuid: r.array()?,
-            pci_bus_id: r.str(MAX_TEXT)?.to_owned(),
-            name: r.str(MAX_TEXT)?.to_owned(),
+            pci_bus_id: r.text(MAX_TEXT)?,
+            name: r.text(MAX_TEXT)?,
             kind: if r.bool()? { DriverKind::Software } else { DriverKind::Hardware },
             driver_version: (r.u32()?.cast_signed(), r.u32()?.cast_signed()),
             multiprocessors: r.u32()?,
