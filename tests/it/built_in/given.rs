@@ -4,7 +4,7 @@ use aqueduct::ErrorKind;
 use aqueduct::collective::{Collective, CollectiveConfig, PlanSelector};
 use aqueduct::gpu::DeviceSlice;
 use aqueduct::plan::program::{CollectiveProgram, Pattern, Protocol, SyncType};
-use aqueduct::plan::{Element, Kind, Reduction};
+use aqueduct::plan::{Element, Kind, Plan, Reduction};
 
 use super::{Bench, F32_SUM, PLACES, config};
 use crate::group::{Machine, soon, threads};
@@ -45,22 +45,44 @@ fn plans_of_the_users() {
     });
 }
 
+/// An all-reduce of two ranks by packets.
+fn reducing(op: Reduction) -> Plan {
+    let program = CollectiveProgram::new("mine", Pattern::all_reduce(2, 1))
+        .protocol(Protocol::Ll)
+        .threads_per_block(64)
+        .double_scratch(true);
+    let scratch: Vec<_> = program.ranks().map(|end| end.scratch(2)).collect();
+    for end in program.ranks() {
+        let (input, peer) = (end.input().chunks(..), 1 - end.index());
+        end.memory_channel(peer).put_packets(scratch[peer as usize].chunks(..), input, 0);
+        let come = [scratch[end.index() as usize].chunks(..)];
+        end.reduce_packets_to(end.output().chunks(..), input, come, op, 0);
+    }
+    program.compile().unwrap()
+}
+
+/// Whatever the plan was written for that serves it.
+#[test]
+fn a_call_without_a_reduction_is_a_sum() {
+    threads(Machine::Software, 2, "built_in::given::a_call_without_a_reduction_is_a_sum", |rank| {
+        let max = (Element::F32, Reduction::Max);
+        let calls = PlanSelector::sizes(0..=4000);
+        let config = config().with_variants([F32_SUM, max]).with_plan(reducing(Reduction::Max), calls);
+        let mut bench = Bench::new(&rank, Kind::AllReduce, config);
+        let (place, part) = (PLACES[3], 1000);
+        bench.begin(place, part);
+        bench.collective.launch_on(&bench.stream, &bench.shown[0], part, Element::F32, None).unwrap();
+        bench.stream.synchronize(soon()).unwrap();
+        bench.check(place, part, Reduction::Sum);
+        rank.barrier();
+    });
+}
+
 /// A plan may be for some types, reductions and shapes of the job only.
 #[test]
 fn plans_for_some_calls() {
     threads(Machine::Software, 2, "built_in::given::plans_for_some_calls", |rank| {
-        let program = CollectiveProgram::new("mine", Pattern::all_reduce(2, 1))
-            .protocol(Protocol::Ll)
-            .threads_per_block(64)
-            .double_scratch(true);
-        let scratch: Vec<_> = program.ranks().map(|end| end.scratch(2)).collect();
-        for end in program.ranks() {
-            let (input, peer) = (end.input().chunks(..), 1 - end.index());
-            end.memory_channel(peer).put_packets(scratch[peer as usize].chunks(..), input, 0);
-            let come = [scratch[end.index() as usize].chunks(..)];
-            end.reduce_packets_to(end.output().chunks(..), input, come, Reduction::Sum, 0);
-        }
-        let plan = program.compile().unwrap();
+        let plan = reducing(Reduction::Sum);
         let max = (Element::F32, Reduction::Max);
         let prepare = |calls: PlanSelector| {
             let variants = [F32_SUM, max, (Element::I32, Reduction::Max)];

@@ -301,6 +301,30 @@ fn closing_names_a_peer_that_has_memory_open_and_can_be_called_again() {
     });
 }
 
+/// Neither calls anything else: what their connections still held is given back while they wait for each other.
+#[test]
+fn two_ranks_with_memory_by_legacy_handles_close_at_the_same_time() {
+    let test = "transports::ownership::two_ranks_with_memory_by_legacy_handles_close_at_the_same_time";
+    processes_with(Machine::Software, 2, test, config(), |rank| {
+        let (comm, peer) = (&rank.comm, 1 - rank.me());
+        let [mine, source] = [(); 2].map(|()| {
+            let legacy = BufferOptions { zeroed: true, handles: HandlePolicy::Legacy };
+            let buffer = Arc::new(GpuBuffer::with_options(comm.context(), SMALL, legacy).unwrap());
+            comm.register_memory(&buffer, Transport::CudaIpc).unwrap()
+        });
+        comm.send_memory(&mine, peer, 0).unwrap();
+        let theirs = comm.recv_memory(peer, 0).unwrap();
+        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        comm.setup(soon()).unwrap();
+        let connection = connection.get().unwrap();
+        connection.write(&theirs.get().unwrap(), 0, &source, 0, SMALL).unwrap();
+        drop(theirs);
+        rank.barrier();
+        comm.close(soon()).unwrap();
+        rank.barrier();
+    });
+}
+
 /// A legacy handle is closed when no work can use its memory any more, and only then may the owner free it.
 #[test]
 fn memory_of_a_legacy_handle_is_given_back_once_it_is_closed() {
