@@ -144,5 +144,10 @@ mod tests {
             let (member, _) = engine.next_arrival().expect("nothing waits any more");
             assert!(Arc::ptr_eq(&member, expected), "life {life} is not the next one: {member:?}");
         }
+        // The lists of a hub hold members, which hold their hub.
+        for life in &lives {
+            life.hub.clear();
+            while life.hub.take_ready().is_some() {}
+        }
     }
 }
