@@ -29,7 +29,7 @@ struct Region {
     rights: Rights,
 }
 
-/// What a peer's message does with memory of this rank.
+/// A peer's message writes memory of this rank, or reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Write,

@@ -37,7 +37,7 @@ pub(super) fn in_order_with_writes(pair: &Pair) {
         connection.read(here, back, there, 0, len).unwrap();
         connection.write(there, 0, here, second, len).unwrap();
         connection.read(here, first, there, 0, len).unwrap();
-        // What the first read brought goes on to the peer.
+        // Sends the bytes of the first read back to the peer.
         connection.write(there, LEN / 2, here, back, len).unwrap();
         connection.flush(soon()).unwrap();
         assert_same(&look(here, back, len), &old, format_args!("{len} bytes, read between two writes"));

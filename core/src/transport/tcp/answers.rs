@@ -1,4 +1,4 @@
-//! What the peer has asked to read: the bytes on their way to it, and the acknowledgements that must not overtake them.
+//! Answers to the peer's reads: bytes on their way to it, and the acknowledgements that must not overtake them.
 
 use std::collections::VecDeque;
 
@@ -92,10 +92,12 @@ impl Answers {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::gpu::{Context, Device, Driver};
-    use crate::memory::HostBuffer;
-    use std::sync::Arc;
+    use crate::memory::{HostBuffer, register_host};
+    use crate::transport::endpoint::Transport;
 
     #[test]
     fn acknowledgements_stay_behind_bytes_and_a_peer_cannot_ask_without_end() {
@@ -103,13 +105,7 @@ mod tests {
         let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
         let (mut staging, mut answers) = (Staging::alone(&context, 4), Answers::default());
         let buffer = Arc::new(HostBuffer::new(&context, 64).unwrap());
-        let memory = crate::memory::register_host(
-            &buffer,
-            0,
-            64,
-            crate::transport::endpoint::Transport::Ethernet.into(),
-        )
-        .unwrap();
+        let memory = register_host(&buffer, 0, 64, Transport::Ethernet.into()).unwrap();
         assert!(!answers.acknowledge(1), "nothing is on its way");
         answers.add(memory.place().clone(), 64, 1).unwrap();
         assert!(answers.acknowledge(2) && answers.acknowledge(3));

@@ -25,7 +25,7 @@ pub(super) enum Frame {
     Data { len: u32 },
     /// So many counted frames have landed, and the bytes of the reads among them are before this.
     Ack { count: u64 },
-    /// The sender has let go of the connection and will send only acknowledgements.
+    /// The sender has let go of the connection and will send only acknowledgements and answers to reads.
     Bye,
     /// The sender gives the connection up; `len` bytes of reason follow.
     Fail { len: u32 },

@@ -1,4 +1,4 @@
-//! What a connection has received: frames on their last way, and the result of one look.
+//! Frames that a connection has received, on their last way, and the result of one turn.
 #![forbid(unsafe_code)]
 
 use crate::gpu::Event;
@@ -46,7 +46,7 @@ pub(super) struct Turn {
     pub(super) acknowledge: Option<u64>,
     /// The peer has acknowledged this count of frames.
     pub(super) acknowledged: Option<u64>,
-    /// What the peer asks to read: places and sizes in bytes.
+    /// Reads that the peer asks for: places and sizes in bytes.
     pub(super) asked: Vec<(Place, usize)>,
     /// The peer has let go of the connection.
     pub(super) bye: bool,

@@ -1,4 +1,4 @@
-//! What is sent next, or why nothing is.
+//! The next frame to send, or the reason why there is none now.
 
 use super::frame::Frame;
 use super::piece::Payload;

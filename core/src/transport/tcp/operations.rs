@@ -1,4 +1,4 @@
-//! What this rank has asked for, until frames are made of it.
+//! Operations of this rank, until frames are made of them.
 
 use std::collections::VecDeque;
 

@@ -35,9 +35,9 @@ pub(super) const SMALL: usize = 512;
 pub(super) struct Outbox {
     peer: u32,
     operations: Operations,
-    /// What the peer has asked to read.
+    /// Answers to the peer's reads.
     answers: Answers,
-    /// What this rank has asked to read.
+    /// Where this rank's reads are noted for the receiving half.
     reads: Arc<Reads>,
     /// The next operation waits for answers, and nothing else can be sent.
     stalled: bool,
