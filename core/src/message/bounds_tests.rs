@@ -49,6 +49,10 @@ impl Wire for Arc<Kept> {
         Ok(true)
     }
 
+    fn take_room(&self) -> bool {
+        false
+    }
+
     fn pull(&self, _: &mut dyn Sink) -> Result<usize> {
         Ok(0)
     }

@@ -74,6 +74,10 @@ impl Wire for Crooked {
         self.inner.kick()
     }
 
+    fn take_room(&self) -> bool {
+        self.inner.take_room()
+    }
+
     fn pull(&self, sink: &mut dyn Sink) -> Result<usize> {
         self.inner.pull(sink)
     }

@@ -29,6 +29,8 @@ pub(super) struct Hub<P> {
     has_ready: AtomicBool,
     /// Messages that were added to queues so far. Written by the thread whose turn it is.
     queued: AtomicU64,
+    /// How often there was room for a send that had been refused.
+    rooms: AtomicU64,
     spare: Mutex<Vec<Vec<u8>>>,
     /// Peers with operations that have a deadline.
     timed: Mutex<Vec<Arc<P>>>,
@@ -63,6 +65,7 @@ impl<P> Hub<P> {
             ready: Mutex::default(),
             has_ready: AtomicBool::new(false),
             queued: AtomicU64::new(0),
+            rooms: AtomicU64::new(0),
             spare: Mutex::default(),
             timed: Mutex::default(),
             exposures: Arc::new(Exposures::new(generation)),
@@ -162,9 +165,18 @@ impl<P> Hub<P> {
         self.alarm.wake();
     }
 
-    /// The messenger, and how many messages were added to its queues so far. One that was added before the caller fell asleep counts.
-    pub(super) fn queued(&self) -> (u64, u64) {
-        (self.generation, self.queued.load(Ordering::Acquire))
+    /// Notes that there is room for a send that was refused; wakes whoever sleeps. Any thread may call it.
+    #[cold]
+    pub(super) fn note_room(&self) {
+        self.rooms.fetch_add(1, Ordering::AcqRel);
+        self.alarm.wake();
+    }
+
+    /// The messenger, and a number that changes with each message that is added to its queues and each room that is found. What was
+    /// noted before the caller fell asleep shows.
+    pub(super) fn news(&self) -> (u64, u64) {
+        let news = self.queued.load(Ordering::Acquire).wrapping_add(self.rooms.load(Ordering::Acquire));
+        (self.generation, news)
     }
 
     /// Has progress look at the deadlines of `peer`; wakes whoever sleeps longer than that.

@@ -216,6 +216,7 @@ impl<'a> Incoming<'a> {
             _ => return Err(broken("an answer to long data that says nothing".into())),
         };
         let ended = lock(&self.line.offers).answer(head.id, delivery);
+        self.member.found_room();
         self.close_batch();
         ended.into_iter().for_each(|ended| self.member.deliver(Item::Long(ended)));
         Ok(())

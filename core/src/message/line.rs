@@ -98,6 +98,11 @@ impl Line {
         }
     }
 
+    /// As [`Wire::take_room`].
+    pub(super) fn take_room(&self) -> bool {
+        self.wire().is_some_and(|wire| wire.take_room())
+    }
+
     /// Keeps `error` as the reason why the link has failed, if it is the first; returns it.
     #[cold]
     fn fail(&self, error: Error) -> Error {

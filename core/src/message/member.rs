@@ -36,7 +36,7 @@ pub(super) struct Member {
     /// All links: two if both sides connected at the same time.
     lines: Mutex<Vec<Arc<Line>>>,
     dirty: AtomicBool,
-    /// The latest send found no room.
+    /// A send found no room, and none was found since.
     refused: AtomicBool,
     /// In the list of peers with deadlines.
     timed: AtomicBool,
@@ -192,11 +192,8 @@ impl Member {
         let line = self.sender(op)?;
         let mut pushed = self.try_push(line, head, body, bytes);
         if matches!(pushed, Ok(false)) {
-            // The caller may sleep next, and another thread may have found the room meanwhile that would have woken it.
-            self.refused.store(true, Ordering::SeqCst);
+            self.note_refused();
             pushed = self.try_push(line, head, body, bytes);
-        } else if self.refused.load(Ordering::Relaxed) {
-            self.refused.store(false, Ordering::Relaxed);
         }
         if line.gathers {
             self.mark_dirty();
@@ -215,20 +212,26 @@ impl Member {
         pushed
     }
 
-    /// Something has come from the peer: wakes threads that sleep because a send found no room.
-    #[inline]
-    pub(super) fn wake_refused(&self) {
-        if self.refused.load(Ordering::Relaxed) {
-            self.hub.alarm.wake();
+    /// A send is refused, and its thread may sleep next. The caller looks for room once more: another thread may have found it just
+    /// before. [`found_room`](Self::found_room) sees the note, or this look the room.
+    pub(super) fn note_refused(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// There is more room: wakes threads that sleep because a send found none, and those that are about to.
+    pub(super) fn found_room(&self) {
+        fence(Ordering::SeqCst);
+        if self.refused.load(Ordering::Relaxed) && self.refused.swap(false, Ordering::AcqRel) {
+            self.hub.note_room();
         }
     }
 
     /// The peer gives credit back.
     pub(super) fn take_credit(&self, amount: Amount) -> Result<()> {
-        let given = self.credit.give(amount);
-        // Before the look at who was refused: a sender that is not seen there tries once more, and sees the credit.
-        fence(Ordering::SeqCst);
-        given
+        self.credit.give(amount)?;
+        self.found_room();
+        Ok(())
     }
 
     /// Tells the peer of credit that is due.
@@ -296,7 +299,11 @@ impl Member {
     #[cold]
     fn kick_for_sleeper(self: &Arc<Self>) {
         self.clear_dirty();
-        let all_left = self.lines().iter().all(|line| line.kick().unwrap_or(false));
+        let lines = self.lines();
+        let all_left = lines.iter().all(|line| line.kick().unwrap_or(false));
+        if lines.iter().any(|line| line.take_room()) {
+            self.found_room();
+        }
         let for_progress = !all_left || self.waits_for_turn() || self.end().is_some();
         if for_progress && !self.dirty.swap(true, Ordering::AcqRel) {
             // The sleeper waits for room from now on, finds the error, or forgets the links.
@@ -353,6 +360,9 @@ impl Member {
                 let mut offers = lock(&line.offers);
                 (offers.expire(), offers.next_deadline())
             };
+            if !ended.is_empty() {
+                self.found_room();
+            }
             ended.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
             next = [next, due, long_due].into_iter().flatten().min();
         }

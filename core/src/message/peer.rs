@@ -127,6 +127,8 @@ impl Peer {
         let exposed = member.hub.exposures.expose(data.into())?;
         let mut offers = lock(&line.offers);
         if offers.len() >= member.hub.limits.longs {
+            // With the offers locked: whoever ends one afterwards sees the note.
+            member.note_refused();
             return Ok(Sent::Retry(Reason::TooManyLong));
         }
         let id = offers.next()?;

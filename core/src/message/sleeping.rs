@@ -16,15 +16,16 @@ use crate::sync::{Ordering, lock};
 const MOST_KNOWN: usize = 4096;
 
 thread_local! {
-    /// Messengers on which this thread has slept, each with the number of messages that its queues had been given then.
+    /// Messengers on which this thread has slept, each with its [news](super::hub::Hub::news) at that time.
     static KNOWN: RefCell<HashMap<u64, u64>> = RefCell::default();
 }
 
 impl Engine {
-    /// Whether queues were given messages since this thread last asked: another thread may have made progress after this one found its
-    /// queue empty, and nobody slept then. A thread is told of each message once: a program may let messages wait in a queue, and sleep.
-    fn has_queued(&self) -> bool {
-        let (messenger, now) = self.hub.queued();
+    /// Whether queues were given messages, or room was found for a send that had been refused, since this thread last asked: another
+    /// thread may have made progress after this one found its queue empty or was refused, and nobody slept then. A thread is told of
+    /// each message once: a program may let messages wait in a queue, and sleep.
+    fn has_news(&self) -> bool {
+        let (messenger, now) = self.hub.news();
         let news = KNOWN.try_with(|known| {
             let mut known = known.borrow_mut();
             if known.len() >= MOST_KNOWN {
@@ -55,7 +56,7 @@ impl Engine {
         // Other threads see the sleeper from here on, and send on their own what they push.
         self.send_all(turn);
         // Before links are asked to tell of what comes, which costs their peers a system call.
-        if self.has_queued() {
+        if self.has_news() {
             return Ok(true);
         }
         let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();

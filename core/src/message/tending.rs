@@ -36,8 +36,8 @@ impl Engine {
         count
     }
 
-    /// Looks after one peer. Returns whether nothing is left to do for it, and how much of what waits for no room was done:
-    /// copies of mapped memory, and turns of answers.
+    /// Looks after one peer. Returns whether nothing is left to do for it, and how much was done beside: copies of mapped memory, turns
+    /// of answers, and room for a send that was refused.
     fn tend(&self, turn: &mut Turn, member: &Arc<Member>) -> (bool, usize) {
         if member.end().is_some() {
             self.forget(turn, member);
@@ -46,6 +46,10 @@ impl Engine {
         let (mut all_sent, mut copied, mut failed) = (true, 0, false);
         for line in member.lines() {
             all_sent &= line.kick().unwrap_or(true);
+            if line.take_room() {
+                copied += 1;
+                member.found_room();
+            }
             copied += member.copy(&line, PIECE) + member.fetch(&line, PIECE) + member.transfer(&line);
             let waits = line.waits_for_turn();
             all_sent &= !waits;

@@ -10,6 +10,7 @@ use aqueduct::plan::{Element, Kind, Reduction};
 use aqueduct::{Error, ErrorKind};
 
 use super::{F32_SUM, PACKETS, config};
+use crate::data::all_variants;
 use crate::group::{Machine, Rank, soon, threads};
 
 #[track_caller]
@@ -53,6 +54,24 @@ fn ranks_that_prepare_different_collectives_are_told_which() {
         assert_eq!(error.op(), "Collective::prepare", "{error}");
         assert!(!error.to_string().contains("Executor::prepare"), "{error}");
         Collective::prepare(&rank.comm, Kind::AllReduce, usual(), soon()).unwrap();
+        rank.barrier();
+    });
+}
+
+/// A rank needs longer for its kernels than it may take. One rank only, because those that meet in time are no part of this.
+#[test]
+fn kernels_that_take_too_long_are_said_to() {
+    let test = "built_in::errors::kernels_that_take_too_long_are_said_to";
+    threads(Machine::Software, 1, test, |rank| {
+        let many = CollectiveConfig::default().with_variants(all_variants());
+        rank.barrier();
+        let error = Collective::prepare(&rank.comm, Kind::AllReduce, many, Duration::from_millis(2));
+        let error = error.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        assert!(error.to_string().contains("AQUEDUCT_CACHE"), "{error}");
+        rank.barrier();
+        // Nothing is lost.
+        Collective::prepare(&rank.comm, Kind::AllReduce, config(), soon()).unwrap();
         rank.barrier();
     });
 }

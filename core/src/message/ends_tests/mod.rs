@@ -126,6 +126,10 @@ impl Wire for Faulty {
         Ok(self.let_go()? & self.inner.kick()?)
     }
 
+    fn take_room(&self) -> bool {
+        self.inner.take_room()
+    }
+
     fn pull(&self, sink: &mut dyn Sink) -> Result<usize> {
         self.inner.pull(sink)
     }

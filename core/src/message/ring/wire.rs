@@ -49,6 +49,8 @@ pub(in crate::message) struct RingWire {
     ended: AtomicBool,
     /// Taken after `receiver`, if both are.
     bell: Mutex<Bell>,
+    /// The peer has rung since [`take_room`](Wire::take_room) was last asked: perhaps because it has made room.
+    rung: AtomicBool,
 }
 
 /// Bytes and descriptors that have come on the socket.
@@ -73,8 +75,8 @@ impl RingWire {
         let consumer = Consumer::new(&inbound, 0, usize::MAX);
         let receiver = Mutex::new(Receiver { consumer, armed: false });
         let closed = AtomicBool::new(false);
-        let (ended, bell) = (AtomicBool::new(false), Mutex::default());
-        Self { outbound, producer: Producer::new(0), inbound, receiver, closed, socket, ended, bell }
+        let (ended, bell, rung) = (AtomicBool::new(false), Mutex::default(), AtomicBool::new(false));
+        Self { outbound, producer: Producer::new(0), inbound, receiver, closed, socket, ended, bell, rung }
     }
 
     #[cfg(all(test, not(loom)))]
@@ -106,6 +108,7 @@ impl RingWire {
                 Ok(count) => {
                     bell.take(&bytes[..count], fds);
                     rang = true;
+                    self.rung.store(true, Ordering::Relaxed);
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -213,6 +216,12 @@ impl Wire for RingWire {
     /// The doorbell tells of room, too, and makes the descriptor readable.
     fn waits_for_room(&self) -> bool {
         false
+    }
+
+    #[inline]
+    fn take_room(&self) -> bool {
+        // A load first: rounds that only look at memory take no locked instruction.
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Relaxed)
     }
 
     fn gathers(&self) -> bool {

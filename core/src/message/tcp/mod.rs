@@ -91,6 +91,10 @@ impl Wire for TcpWire {
         true
     }
 
+    fn take_room(&self) -> bool {
+        lock(&self.outbound).take_room()
+    }
+
     fn pull_is_syscall(&self) -> bool {
         true
     }

@@ -29,6 +29,10 @@ pub(super) struct Outbound {
     sent: bool,
     /// The socket had no room.
     full: bool,
+    /// A push was refused, and nothing has left since.
+    wanting: bool,
+    /// Something has left after a push was refused.
+    made_room: bool,
     closed: bool,
     /// A buffer to use again.
     spare: Vec<u8>,
@@ -50,6 +54,8 @@ impl Outbound {
             limit,
             sent: false,
             full: false,
+            wanting: false,
+            made_room: false,
             closed: false,
             spare: Vec::new(),
         }
@@ -61,6 +67,7 @@ impl Outbound {
         let length = Head::BYTES + body.len();
         // A frame longer than the limit goes alone: no limit may keep it back for good.
         if self.gathered > 0 && self.gathered + length > self.limit {
+            self.wanting = true;
             return Ok(false);
         }
         head.sequence = self.sequence;
@@ -110,6 +117,11 @@ impl Outbound {
         }
         self.flush(raw)?;
         Ok(self.waiting.is_empty())
+    }
+
+    /// As [`Wire::take_room`](crate::message::wire::Wire::take_room).
+    pub(super) fn take_room(&mut self) -> bool {
+        std::mem::take(&mut self.made_room)
     }
 
     pub(super) fn close(&mut self) {
@@ -184,6 +196,7 @@ impl Outbound {
     }
 
     fn advance(&mut self, mut sent: usize) {
+        self.made_room |= std::mem::take(&mut self.wanting);
         while let Some(piece) = self.waiting.front_mut() {
             let (start, length) = match piece {
                 Piece::Gathered(buffer, start) => (start, buffer.len()),

@@ -83,6 +83,10 @@ impl Wire for Faulty {
         self.inner.kick()
     }
 
+    fn take_room(&self) -> bool {
+        self.inner.take_room()
+    }
+
     fn pull(&self, sink: &mut dyn Sink) -> Result<usize> {
         if self.stalled() {
             return Ok(0);

@@ -41,6 +41,8 @@ pub(in crate::message) struct VerbsWire {
     channel: CompletionChannel,
     slots: Slots,
     longest: usize,
+    /// Something has completed after a push was refused. Written with the state locked.
+    made_room: AtomicBool,
     closed: AtomicBool,
     nic: Arc<Nic>,
     socket: Box<dyn RawStream>,
@@ -58,10 +60,8 @@ struct State {
     posted: u32,
     /// An event was asked for, or the socket may have ended.
     armed: bool,
-    /// A push was refused for lack of room, and nobody was told of room since.
+    /// A push was refused for lack of room, and nothing has completed since.
     wanting: bool,
-    /// There may be room for it.
-    made_room: bool,
     /// The socket has ended: the peer sends nothing more, and what has come ends with the last receive.
     ended: Option<Instant>,
     /// The error that ended the queue pair.
@@ -85,7 +85,6 @@ impl VerbsWire {
             posted: RECEIVES,
             armed: false,
             wanting: false,
-            made_room: false,
             ended: None,
             failure: None,
         };
@@ -98,6 +97,7 @@ impl VerbsWire {
             channel,
             slots,
             longest,
+            made_room: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             nic,
             socket,
@@ -127,7 +127,9 @@ impl VerbsWire {
         });
         let count = polled.and_then(|count| outcome.map(|()| count)).map_err(|error| state.fail(error))?;
         if count > 0 {
-            state.made_room |= state.wanting;
+            if std::mem::take(&mut state.wanting) {
+                self.made_room.store(true, Ordering::Relaxed);
+            }
             self.issue(state)?;
         }
         Ok(count)
@@ -191,13 +193,6 @@ impl State {
     /// Whether the queue pair still sends and receives.
     fn is_open(&self) -> bool {
         self.failure.is_none() && self.ended.is_none()
-    }
-
-    /// Whether there may be room for a push that was refused; once.
-    fn take_room(&mut self) -> bool {
-        let made_room = std::mem::take(&mut self.made_room);
-        self.wanting &= !made_room;
-        made_room
     }
 
     /// Keeps what ends the link for whoever reads it, if it is the first; returns it.
@@ -326,8 +321,7 @@ impl Wire for VerbsWire {
         if given == 0 {
             self.check_end(&state)?;
         }
-        // Room is news, too, for whoever sleeps when nothing moves.
-        Ok(given.max(usize::from(state.take_room())))
+        Ok(given)
     }
 
     fn arm(&self) -> Result<bool> {
@@ -337,10 +331,9 @@ impl Wire for VerbsWire {
         self.completions.request_event()?;
         state.armed = true;
         let moved = self.poll(&mut state)? > 0;
-        let made_room = state.take_room();
         Ok(moved
             || self.pairs.arm()
-            || made_room
+            || self.made_room.load(Ordering::Relaxed)
             || !state.arrived.is_empty()
             || state.failure.is_some()
             || state.ended.is_some())
@@ -353,6 +346,10 @@ impl Wire for VerbsWire {
     /// A packet that gives back receives makes the first descriptor readable.
     fn waits_for_room(&self) -> bool {
         false
+    }
+
+    fn take_room(&self) -> bool {
+        self.made_room.load(Ordering::Relaxed) && self.made_room.swap(false, Ordering::Relaxed)
     }
 
     fn pull_is_syscall(&self) -> bool {

@@ -79,7 +79,11 @@ pub(super) fn prepare_all<'p>(
     };
     let drafts: Vec<Draft<'_>> = (0..).zip(wanted).map(draft).collect();
     let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
-    let compile = |(draft, offer): (&Draft<'_>, &Offer)| draft.compile(offer, deadline);
+    let compile = |(draft, offer): (&Draft<'_>, &Offer)| {
+        let compiled = draft.compile(offer, deadline)?;
+        // Otherwise the meeting below would blame a rank that has not come yet.
+        if deadline.expired() { Err(draft.compiled_too_late()) } else { Ok(compiled) }
+    };
     let compiled = match wanted.len() {
         0..=MOST => drafts.iter().zip(&offers).map(compile).collect::<Result<Vec<_>>>(),
         many => Err(Error::usage(PREPARE, format!("{many} plans at once; give at most {MOST}"))),
@@ -134,6 +138,16 @@ impl Draft<'_> {
         let mine = &self.plan.ranks[self.comm.rank() as usize];
         let trace = |records| Trace::new(self.comm, mine, records, deadline);
         Ok((compiled, self.config.records().map(trace).transpose()?))
+    }
+
+    #[cold]
+    fn compiled_too_late(&self) -> Error {
+        let text = format!(
+            "compiling the kernels of {} took until the deadline; give more time, fewer variants, or a folder for compiled kernels \
+             (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)",
+            self.plan.name
+        );
+        Error::timeout(PREPARE, text)
     }
 
     fn offer(&self) -> Offer {
