@@ -26,7 +26,7 @@ program() { # KIND NAME IS_TEST
 core=$(program lib aqueduct true)
 it=$(program test it true)
 tool=$(program bin aqueduct false)
-options=(--step 300 --put "$core=core-tests" --put "$it=it" --put "$tool=aqueduct")
+options=(--step 450 --put "$core=core-tests" --put "$it=it" --put "$tool=aqueduct")
 
 perf='aqueduct perf write --transport'
 # NIC timeouts of a few seconds. With shorter ones a slow peer would look like a lost one.

@@ -390,6 +390,7 @@ impl Collective {
                 && entry.calls.bytes.contains(&call.bytes())
                 && entry.calls.takes(call.element, reduction)
                 && (shown || !entry.executor.reaches_buffers())
+                && entry.is_long_enough(call)
                 && (entry.sliced || call.lengths()[0] as u64 <= entry.executor.max_bytes())
                 && entry.divides(call)
         };

@@ -32,7 +32,8 @@ impl CollectiveConfig {
 
     /// The same with a plan of the user's own for these calls: a range of sizes, in bytes of the larger of a rank's two buffers, or a
     /// [`PlanSelector`]. It serves the calls that it can: in place or not as it says, on shown buffers only if peers reach its buffers, and sizes
-    /// that its chunks divide. Where several serve a call, the first one given does; where none does, a built-in plan. Gather and
+    /// that its chunks divide and that it was written for ([`message_bytes`](crate::plan::program::CollectiveProgram::message_bytes), of a
+    /// rank's input). Where several serve a call, the first one given does; where none does, a built-in plan. Gather and
     /// scatter take none, and plans whose chunks have sizes of their own run in [`Executor`](crate::plan::Executor)s only.
     /// [`prepare`](super::Collective::prepare) refuses a range without a size.
     #[must_use]
@@ -98,8 +99,12 @@ impl CollectiveConfig {
     /// The same without the plans that are not for these ranks, or for none of the types and reductions.
     pub(super) fn for_these(mut self, kind: &Kind, comm: &Communicator) -> Self {
         let mut plans = std::mem::take(&mut self.plans);
-        plans.retain(|(_, calls)| {
-            calls.is_for(comm) && (!reduces(kind) || self.variants_of(calls).next().is_some())
+        plans.retain(|(plan, calls)| {
+            let serves = calls.is_for(comm) && (!reduces(kind) || self.variants_of(calls).next().is_some());
+            if !serves {
+                log::info!("{}: no call here is one of {calls}", plan.name);
+            }
+            serves
         });
         Self { plans, ..self }
     }

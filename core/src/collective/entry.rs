@@ -57,6 +57,11 @@ impl Entry {
         self.executor.plan().collective.in_place
     }
 
+    /// Whether a call has the bytes from which on its author means the plan.
+    pub(super) fn is_long_enough(&self, call: &Call) -> bool {
+        call.lengths()[0] as u64 >= self.executor.plan().settings.min_bytes
+    }
+
     /// Whether the plan's chunks divide a call whose parts must not end within one.
     pub(super) fn divides(&self, call: &Call) -> bool {
         let chunks = self.executor.plan().ranks.first().map_or(1, |rank| rank.input_chunks.max(1) as usize);

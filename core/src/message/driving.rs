@@ -103,7 +103,8 @@ impl Messenger {
         Ok(())
     }
 
-    /// Sleeps until there is something to [`poll`](Self::poll) for, or `deadline`. False at the deadline. It may return early.
+    /// Sleeps until there is something to [`poll`](Self::poll) for, a send of any thread that was refused may be tried again, or
+    /// `deadline`. False at the deadline. It may return early.
     ///
     /// # Errors
     /// As [`progress`](Self::progress).
@@ -115,7 +116,7 @@ impl Messenger {
         Ok(!deadline.expired())
     }
 
-    /// Has [`as_fd`](AsFd::as_fd) become readable when there is something to [`poll`](Self::poll) for, until the next
+    /// Has [`as_fd`](AsFd::as_fd) become readable as [`wait`](Self::wait) would wake, until the next
     /// progress. True if there is something already; then nothing was armed.
     ///
     /// # Errors

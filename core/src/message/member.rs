@@ -126,6 +126,8 @@ impl Member {
         // Before the end shows: a new link belongs to the next life.
         self.count_end();
         self.end.set(why.clone()).ok()?;
+        // A send that was refused fails now, which is worth a look.
+        self.found_room();
         Some(std::mem::take(&mut *lines))
     }
 
@@ -145,6 +147,7 @@ impl Member {
             self.counted.store(true, Ordering::Release);
         }
         let set = self.end.set(why.clone());
+        self.found_room();
         Ok(set.is_ok().then(|| std::mem::take(&mut *lines)))
     }
 
@@ -193,6 +196,8 @@ impl Member {
         let mut pushed = self.try_push(line, head, body, bytes);
         if matches!(pushed, Ok(false)) {
             self.note_refused();
+            // As with room: whoever ends the peer from here on sees the note.
+            self.check(op)?;
             pushed = self.try_push(line, head, body, bytes);
         }
         if line.gathers {
@@ -219,7 +224,7 @@ impl Member {
         fence(Ordering::SeqCst);
     }
 
-    /// There is more room: wakes threads that sleep because a send found none, and those that are about to.
+    /// There is more room, or no peer any more: wakes threads that sleep because a send was refused, and those that are about to.
     pub(super) fn found_room(&self) {
         fence(Ordering::SeqCst);
         if self.refused.load(Ordering::Relaxed) && self.refused.swap(false, Ordering::AcqRel) {

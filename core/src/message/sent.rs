@@ -7,7 +7,7 @@
 pub enum Sent {
     /// The bytes were copied: the message is on its way, or leaves at the next progress.
     Done,
-    /// Nothing was sent. Make progress, and try again.
+    /// Nothing was sent. Make progress, or [`wait`](super::Messenger::wait), and try again.
     Retry(Reason),
 }
 

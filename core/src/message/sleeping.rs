@@ -68,6 +68,11 @@ impl Engine {
             let Some(link) = links.get_mut(*token) else { return false };
             // Something that has arrived may show on no descriptor: the link stays polled. An error shows when it is read.
             link.polled = link.wire.arm().unwrap_or(true);
+            if link.wire.take_room() {
+                // Whoever falls asleep here may never ask for progress again, and others sleep already.
+                link.member.found_room();
+                busy = true;
+            }
             busy |= link.polled;
             link.polled
         });

@@ -58,17 +58,21 @@ fn ranks_that_prepare_different_collectives_are_told_which() {
     });
 }
 
-/// A rank needs longer for its kernels than it may take. One rank only, because those that meet in time are no part of this.
+/// Each rank needs longer for its kernels than it may take, and none blames another one. On a loaded machine a try may end before.
 #[test]
 fn kernels_that_take_too_long_are_said_to() {
     let test = "built_in::errors::kernels_that_take_too_long_are_said_to";
-    threads(Machine::Software, 1, test, |rank| {
-        let many = CollectiveConfig::default().with_variants(all_variants());
-        rank.barrier();
-        let error = Collective::prepare(&rank.comm, Kind::AllReduce, many, Duration::from_millis(2));
-        let error = error.map(drop).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-        assert!(error.to_string().contains("AQUEDUCT_CACHE"), "{error}");
+    threads(Machine::Software, 2, test, |rank| {
+        let many = || CollectiveConfig::default().with_variants(all_variants());
+        let mut said = false;
+        for _ in 0..5 {
+            rank.barrier();
+            let late = Collective::prepare(&rank.comm, Kind::AllReduce, many(), Duration::from_millis(20));
+            let error = late.map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            said |= error.to_string().contains("AQUEDUCT_CACHE");
+        }
+        assert!(said, "rank {}", rank.me());
         rank.barrier();
         // Nothing is lost.
         Collective::prepare(&rank.comm, Kind::AllReduce, config(), soon()).unwrap();

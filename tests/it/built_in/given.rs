@@ -45,6 +45,25 @@ fn plans_of_the_users() {
     });
 }
 
+/// A plan that was written for some sizes serves no others, whatever it was given for.
+#[test]
+fn plans_serve_the_sizes_that_they_were_written_for() {
+    threads(
+        Machine::Software,
+        2,
+        "built_in::given::plans_serve_the_sizes_that_they_were_written_for",
+        |rank| {
+            let mut plan = reducing(Reduction::Sum);
+            (plan.settings.min_bytes, plan.settings.max_bytes) = (800, 1600);
+            let bench = Bench::new(&rank, Kind::AllReduce, config().with_plan(plan, 0..=4000));
+            let way =
+                |count| bench.collective.algorithm(false, count, Element::F32, None).unwrap().to_owned();
+            assert_eq!([199, 200, 400, 401].map(way), ["packets", "mine", "mine", "packets"]);
+            rank.barrier();
+        },
+    );
+}
+
 /// An all-reduce of two ranks by packets.
 fn reducing(op: Reduction) -> Plan {
     let program = CollectiveProgram::new("mine", Pattern::all_reduce(2, 1))

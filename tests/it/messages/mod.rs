@@ -46,7 +46,8 @@ macro_rules! backends {
                 device: all_kinds_in_order;
                 long: both_ways_at_once, while_other_threads_sleep, refused, a_read_that_fails_delivers_nothing, only_so_many, the_receiver_leaves;
                 sleeping: a_message_wakes, an_outer_loop, room_wakes, room_that_another_thread_finds_wakes,
-                    room_that_no_frame_tells_of_wakes, room_that_was_found_before_is_told;
+                    room_that_no_frame_tells_of_wakes, room_that_was_found_before_is_told,
+                    an_end_that_was_found_before_is_told;
             }
 
             processes! { processes, killed_with_operations_under_way, $how $(, $ignored)? }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use aqueduct::ErrorKind;
 use aqueduct::message::{Messenger, Sent};
 
 use super::rig::{Log, Rig, SOON, connect, count, numbered, settle, until};
@@ -110,7 +111,10 @@ pub(super) fn room_that_was_found_before_is_told(rig: &Rig) {
     let [a, b] = short_of_room(rig);
     let peer = connect(&a, &b);
     let seen = count(&b, 1);
-    let (mut sent, mut slept) = (0, Duration::ZERO);
+    // What is left to do for a new peer would keep everybody awake.
+    until(&[&a, &b], || peer.send(1, b"").unwrap() == Sent::Done);
+    until(&[&a, &b], || seen.load(Ordering::Acquire) == 1);
+    let (mut sent, mut slept) = (1, Duration::ZERO);
     for _ in 0..5 {
         loop {
             while peer.send(1, &numbered(0, sent, 4000)).unwrap() == Sent::Done {
@@ -138,6 +142,33 @@ pub(super) fn room_that_was_found_before_is_told(rig: &Rig) {
     }
     // The messenger looks after its peers once a second, whatever happens.
     assert!(slept < Duration::from_secs(2), "slept for {slept:?} although there was room");
+}
+
+/// A sender is refused, and another thread hears of the peer's end before the sender sleeps: there is nobody any more who could wake it.
+pub(super) fn an_end_that_was_found_before_is_told(rig: &Rig) {
+    let [a, b] = short_of_room(rig);
+    let gone = Arc::new(AtomicBool::new(false));
+    let told = gone.clone();
+    a.on_peer(move |_| told.store(true, Ordering::Release)).unwrap();
+    let peer = connect(&a, &b);
+    let seen = count(&b, 1);
+    until(&[&a, &b], || peer.send(1, b"").unwrap() == Sent::Done);
+    until(&[&a, &b], || seen.load(Ordering::Acquire) == 1);
+    loop {
+        while peer.send(1, &[1; 4000]).unwrap() == Sent::Done {}
+        // This thread is told of all that was. A socket may take more meanwhile.
+        if !a.wait(Duration::from_millis(1)).unwrap() {
+            break;
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            drop(b);
+            until(&[&a], || gone.load(Ordering::Acquire));
+        });
+    });
+    assert!(a.wait(SOON).unwrap(), "nothing has woken the sender");
+    assert_eq!(peer.send(1, &[1; 4000]).unwrap_err().kind(), ErrorKind::PeerLost);
 }
 
 /// Two messengers between which what carries the messages is full before the receiver's inbox is.

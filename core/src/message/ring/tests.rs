@@ -174,7 +174,7 @@ fn room_that_is_made_before_it_was_asked_for_is_used() {
     assert_eq!(two.pull(&mut Kept::default()).unwrap(), 1);
 }
 
-/// The peer rings once for room. A side that takes the ring while it goes to sleep must look again, or it would never be woken.
+/// The peer rings once for room. Whoever takes the ring, nobody may sleep before it is told of, or a refused sender would never be woken.
 #[test]
 fn a_ring_for_room_keeps_a_side_awake() {
     let (one, two, ..) = pair();
@@ -182,8 +182,9 @@ fn a_ring_for_room_keeps_a_side_awake() {
     while one.push(head(0, &body), &body).unwrap() {}
     assert!(!one.arm().unwrap(), "nothing has come");
     while two.pull(&mut Kept::default()).unwrap() > 0 {}
-    assert!(one.arm().unwrap(), "there is room");
-    assert!(!one.arm().unwrap(), "once");
+    assert!(one.arm().unwrap() && one.arm().unwrap(), "there is room");
+    assert!(one.take_room() && !one.take_room(), "once");
+    assert!(!one.arm().unwrap());
 }
 
 #[test]

@@ -92,8 +92,8 @@ impl RingWire {
     }
 
     /// Takes what the peer has rung and handed over.
-    fn listen(&self, bell: &mut Bell) -> Result<bool> {
-        let (mut bytes, mut rang) = ([0; 64], false);
+    fn listen(&self, bell: &mut Bell) -> Result<()> {
+        let mut bytes = [0; 64];
         for _ in 0..LISTENS {
             let mut fds = Vec::new();
             let mut came = self.socket.read(&mut bytes, &mut fds);
@@ -107,7 +107,6 @@ impl RingWire {
                 Ok(0) => self.ended.store(true, Ordering::Relaxed),
                 Ok(count) => {
                     bell.take(&bytes[..count], fds);
-                    rang = true;
                     self.rung.store(true, Ordering::Relaxed);
                     continue;
                 }
@@ -119,7 +118,7 @@ impl RingWire {
             }
             break;
         }
-        Ok(rang)
+        Ok(())
     }
 
     fn disarm(&self, receiver: &mut Receiver) {
@@ -196,11 +195,11 @@ impl Wire for RingWire {
     fn arm(&self) -> Result<bool> {
         let mut receiver = lock(&self.receiver);
         let mut bell = lock(&self.bell);
-        // A peer that has made room rings once: whoever takes that may not sleep before it has tried to send again.
-        let rang = self.listen(&mut bell)?;
+        self.listen(&mut bell)?;
         receiver.armed = true;
+        // A peer that has made room rings once: nobody may sleep before the next pull has told of it, whoever took it from the socket.
         let arrived = receiver.consumer.arm(&self.inbound).map_err(broken)?
-            || rang
+            || self.rung.load(Ordering::Relaxed)
             || self.ended.load(Ordering::Relaxed);
         drop(bell);
         if arrived {

@@ -273,12 +273,13 @@ impl Wire for VerbsWire {
             self.poll(&mut state)?;
             pushed = state.outbound.append(&self.slots, head, body);
         }
+        // Before the poll below, which may find the room.
+        state.wanting |= !pushed;
         self.issue(&mut state)?;
         if state.outbound.is_stuck() {
             // The credits for it may have come.
             self.poll(&mut state)?;
         }
-        state.wanting |= !pushed;
         Ok(pushed)
     }
 

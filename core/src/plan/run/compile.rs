@@ -179,8 +179,9 @@ pub(super) fn scratch(
             PREPARE,
             format!(
                 "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank has left is {}; \
-                 set AQUEDUCT_SCRATCH_BYTES to {} or more (or CommunicatorConfig::with_scratch_bytes), or give a smaller \
-                 ExecutorConfig::with_max_bytes{}",
+                 set AQUEDUCT_SCRATCH_BYTES to {} or more (or CommunicatorConfig::with_scratch_bytes), or prepare for \
+                 shorter messages (ExecutorConfig::with_max_bytes, or with_packet_bytes, with_line_bytes and with_staging_bytes of a \
+                 CollectiveConfig){}",
                 agreed.scratch_bytes,
                 needed + u128::from(agreed.taken_bytes),
                 if agreed.taken_bytes > 0 { ", or drop plans that are done with" } else { "" }

@@ -1,6 +1,7 @@
 //! Preparation of plans: each of its steps is one meeting of the ranks, for however many plans.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::agreement::{Agreed, Offer, agree, all_done};
 use super::arena::{Parts, PendingArena, neighbours, reaches_users};
@@ -79,10 +80,14 @@ pub(super) fn prepare_all<'p>(
     };
     let drafts: Vec<Draft<'_>> = (0..).zip(wanted).map(draft).collect();
     let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
+    let (began, was_late) = (Instant::now(), deadline.expired());
     let compile = |(draft, offer): (&Draft<'_>, &Offer)| {
         let compiled = draft.compile(offer, deadline)?;
         // Otherwise the meeting below would blame a rank that has not come yet.
-        if deadline.expired() { Err(draft.compiled_too_late()) } else { Ok(compiled) }
+        if comm.size() > 1 && !was_late && deadline.expired() {
+            return Err(draft.compiled_too_late(began.elapsed()));
+        }
+        Ok(compiled)
     };
     let compiled = match wanted.len() {
         0..=MOST => drafts.iter().zip(&offers).map(compile).collect::<Result<Vec<_>>>(),
@@ -141,10 +146,10 @@ impl Draft<'_> {
     }
 
     #[cold]
-    fn compiled_too_late(&self) -> Error {
+    fn compiled_too_late(&self, took: Duration) -> Error {
         let text = format!(
-            "compiling the kernels of {} took until the deadline; give more time, fewer variants, or a folder for compiled kernels \
-             (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)",
+            "the deadline passed while this rank compiled kernels, {took:?} after it began, with those of {}; give more time, fewer \
+             variants, or a folder for compiled kernels (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)",
             self.plan.name
         );
         Error::timeout(PREPARE, text)

@@ -24,18 +24,22 @@ enum Answer {
 }
 
 impl Answers {
-    /// `peer` asks for the `len` bytes at `from`.
+    /// Whether `peer` may ask for one part more.
     ///
     /// # Errors
-    /// `Remote` if it asks for more at one time than the two have agreed on.
-    pub(super) fn add(&mut self, from: Place, len: usize, peer: u32) -> Result<()> {
+    /// `Remote` if it has asked for as many as the two have agreed on.
+    pub(super) fn check(&self, peer: u32) -> Result<()> {
         if self.unsent >= WINDOW {
             let message = format!("rank {peer} asked for more than {WINDOW} parts of reads at one time");
             return Err(Error::new(ErrorKind::Remote, "recv", message).with_peer(peer));
         }
+        Ok(())
+    }
+
+    /// The peer asks for the `len` bytes at `from`, as it [may](Self::check).
+    pub(super) fn add(&mut self, from: Place, len: usize) {
         self.unsent += 1;
         self.queue.push_back(Answer::Bytes { from, len });
-        Ok(())
     }
 
     /// Takes the acknowledgement of `count` frames, to be sent behind the bytes that are on their way; false if none are.
@@ -107,7 +111,7 @@ mod tests {
         let buffer = Arc::new(HostBuffer::new(&context, 64).unwrap());
         let memory = register_host(&buffer, 0, 64, Transport::Ethernet.into()).unwrap();
         assert!(!answers.acknowledge(1), "nothing is on its way");
-        answers.add(memory.place().clone(), 64, 1).unwrap();
+        answers.add(memory.place().clone(), 64);
         assert!(answers.acknowledge(2) && answers.acknowledge(3));
         let Made::Frame(Frame::Data { len: 64 }, ..) = answers.next(&mut staging, 1).unwrap() else {
             panic!("host memory needs no staging")
@@ -116,10 +120,14 @@ mod tests {
             panic!("the latest count, once")
         };
         assert!(answers.is_empty() && answers.acknowledge(4), "the bytes are not with the socket yet");
-        (1..WINDOW).for_each(|_| answers.add(Place::Elsewhere, 8, 1).unwrap());
-        assert_eq!(answers.add(Place::Elsewhere, 8, 1).unwrap_err().peer(), Some(1));
+        for _ in 1..WINDOW {
+            answers.check(1).unwrap();
+            answers.add(Place::Elsewhere, 8);
+        }
+        assert_eq!(answers.check(1).unwrap_err().peer(), Some(1));
         answers.sent();
-        answers.add(Place::Elsewhere, 8, 1).unwrap();
+        answers.check(1).unwrap();
+        answers.add(Place::Elsewhere, 8);
         assert_eq!(answers.clear().count(), WINDOW);
         assert!(!answers.acknowledge(5));
     }

@@ -324,10 +324,15 @@ impl Duplex {
         if !self.failure.set(reason) {
             return;
         }
-        lock(&self.inbox).close();
+        let given_up = {
+            let mut inbox = lock(&self.inbox);
+            inbox.close();
+            inbox.take_given_up()
+        };
         let mut outbox = lock(&self.outbox);
         let delivered = outbox.has_delivered();
-        outbox.clear();
+        // In the middle of a frame the peer would take the reason for its bytes.
+        let tell = tell && outbox.clear_behind_begun().is_ok();
         if let Some(socket) = self.socket.get() {
             if tell {
                 let reason = why.message().as_bytes();
@@ -339,8 +344,9 @@ impl Duplex {
             let _ = socket.shutdown(!tell);
         }
         outbox.close();
-        let spent = outbox.take_spent();
+        let mut spent = outbox.take_spent();
         drop(outbox);
+        spent.places.extend(given_up);
         spent.dispose(&self.disposer);
         self.completion.release();
         if delivered {

@@ -49,6 +49,8 @@ pub(super) struct Inbox {
     ended: bool,
     /// Nothing more is received.
     closed: bool,
+    /// Memory of frames of a turn that failed.
+    given_up: Vec<Place>,
 }
 
 /// Where the next bytes belong.
@@ -91,6 +93,7 @@ impl Inbox {
             staging,
             ended: false,
             closed: false,
+            given_up: Vec::new(),
         }
     }
 
@@ -116,11 +119,23 @@ impl Inbox {
         if self.closed {
             return Ok(turn);
         }
+        match self.advance(socket, regions, &mut turn) {
+            Ok(()) => Ok(turn),
+            Err(error) => {
+                // The caller may be a thread that must not block, as dropping them may.
+                self.given_up.append(&mut turn.spent);
+                self.given_up.extend(turn.asked.into_iter().map(|(place, _)| place));
+                Err(error)
+            }
+        }
+    }
+
+    fn advance(&mut self, socket: &dyn RawStream, regions: &Regions, turn: &mut Turn) -> Result<()> {
         self.staging.unpark();
         for _ in 0..READS {
-            self.land(&mut turn)?;
-            self.parse(regions, &mut turn)?;
-            if self.must_stop(&turn) || self.ended {
+            self.land(turn)?;
+            self.parse(regions, turn)?;
+            if self.must_stop(turn) || self.ended {
                 break;
             }
             match self.receive(socket) {
@@ -130,7 +145,7 @@ impl Inbox {
                     if room {
                         // The socket is empty, and its descriptor wakes the waiter for more. Saves one system call
                         // per message.
-                        self.parse(regions, &mut turn)?;
+                        self.parse(regions, turn)?;
                         return self.rest(turn);
                     }
                 }
@@ -144,23 +159,23 @@ impl Inbox {
                 }
             }
         }
-        self.land(&mut turn)?;
+        self.land(turn)?;
         if self.ended && !(matches!(self.target, Target::Header) && self.start == self.end) {
             return Err(Error::peer_lost("recv", self.peer, "its connection ended inside a message"));
         }
         turn.ended = self.ended && self.landings.waiting() == 0;
         turn.again = !turn.ended;
-        Ok(turn)
+        Ok(())
     }
 
     /// The end of a turn after which the socket has nothing more.
-    fn rest(&mut self, mut turn: Turn) -> Result<Turn> {
+    fn rest(&mut self, turn: &mut Turn) -> Result<()> {
         // No descriptor reports frames that lie unread in the buffer. `land` may make room for them, so this is asked first.
-        let unread = self.must_stop(&turn);
+        let unread = self.must_stop(turn);
         self.spare_memory()?;
-        self.land(&mut turn)?;
+        self.land(turn)?;
         turn.again = unread || self.landings.waiting() > 0;
-        Ok(turn)
+        Ok(())
     }
 
     /// The rest of a frame for device memory has not come, and the peer decides when it will. If no memory would be left for
@@ -189,6 +204,11 @@ impl Inbox {
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.staging.clear();
+    }
+
+    /// Memory of frames of the turn that failed; drop it where blocking is allowed.
+    pub(super) fn take_given_up(&mut self) -> Vec<Place> {
+        std::mem::take(&mut self.given_up)
     }
 
     /// Whether no further frame begins in this turn, and perhaps not before a device has finished something.
@@ -457,8 +477,9 @@ impl Inbox {
                 // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this
                 // inbox back through a lock.
                 Effect::Store(to, value) => {
-                    to.memory().word64(0)?.store(value, Ordering::Release);
+                    let stored = to.memory().word64(0).map(|word| word.store(value, Ordering::Release));
                     turn.spent.push(Place::Host(to, None));
+                    stored?;
                 }
                 Effect::Acknowledge => turn.acknowledge = Some(self.landed()),
                 Effect::Answer(from, len) => turn.asked.push((from, len)),

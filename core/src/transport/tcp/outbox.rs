@@ -190,7 +190,15 @@ impl Outbox {
             self.spent.places.extend(asked.into_iter().map(|(from, _)| from));
             return Ok(());
         }
-        asked.into_iter().try_for_each(|(from, len)| self.answers.add(from, len, self.peer))
+        let mut allowed = Ok(());
+        for (from, len) in asked {
+            allowed = allowed.and_then(|()| self.answers.check(self.peer));
+            match &allowed {
+                Ok(()) => self.answers.add(from, len),
+                Err(_) => self.spent.places.push(from),
+            }
+        }
+        allowed
     }
 
     /// Holds the memory that the latest frame names, until the frame is acknowledged.
@@ -264,6 +272,29 @@ impl Outbox {
         (self.collected, self.spilled) = (0, 0);
         self.staging.clear();
         self.spent.remotes.extend(std::iter::from_fn(|| self.in_flight.release(u64::MAX)));
+    }
+
+    /// [`clear`](Self::clear), but for a piece of which the socket has taken a part: the peer reads what is sent next behind the rest
+    /// of it.
+    ///
+    /// # Errors
+    /// Those of the driver; then nothing was cleared.
+    pub(super) fn clear_behind_begun(&mut self) -> Result<()> {
+        let begun = match self.pieces.front_mut() {
+            Some(piece) if piece.has_begun() => {
+                // Pinned memory is given back, and nothing of it is counted any more.
+                let spilled = piece.spill(&self.staging)? || piece.is_spilled();
+                (piece.collected, piece.counted, piece.answers) = (0, 0, false);
+                self.pieces.pop_front().map(|piece| (piece, spilled))
+            }
+            _ => None,
+        };
+        self.clear();
+        if let Some((piece, spilled)) = begun {
+            self.spilled = usize::from(spilled);
+            self.pieces.push_back(piece);
+        }
+        Ok(())
     }
 
     /// [`clear`](Self::clear), and takes no pinned memory afterwards.

@@ -111,6 +111,11 @@ impl Piece {
         Ok(true)
     }
 
+    /// Whether its bytes were moved out of pinned memory.
+    pub(super) fn is_spilled(&self) -> bool {
+        matches!(self.payload, Payload::Spilled(_))
+    }
+
     /// Bytes that the socket has not taken yet, in order; a part may be empty. Valid while the piece and `staging` are.
     #[inline]
     pub(super) fn rest(&self, staging: &Staging) -> [libc::iovec; 2] {

@@ -136,7 +136,7 @@ fn frames_left_in_the_buffer_are_looked_at_though_the_device_has_finished() {
     assert!(inbox.start < inbox.end, "frames are left");
     word.memory().word64(0).unwrap().store(1, Ordering::Release);
     inbox.staging.stream().synchronize(Deadline::after(Duration::from_secs(60))).unwrap();
-    let turn = inbox.rest(turn).unwrap();
+    inbox.rest(&mut turn).unwrap();
     assert!(inbox.landings.waiting() == 0);
     assert!(turn.again, "nothing else would have them looked at");
 }

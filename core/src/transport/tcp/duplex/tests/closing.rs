@@ -1,6 +1,7 @@
 //! Connections that are dropped, given up, or closed with their communicator.
 
 use super::*;
+use crate::sync::AtomicUsize;
 
 #[test]
 fn a_dropped_connection_lingers_until_everything_is_acknowledged_and_it_has_said_bye() {
@@ -125,6 +126,66 @@ fn a_connection_that_is_given_up_reads_on_only_if_the_peer_is_told() {
             far.0.read_to_end(&mut heard).unwrap();
             assert_eq!(heard.ends_with(b"gone"), tell);
             assert_eq!(far.0.write(&[0]).is_ok(), tell);
+        });
+    }
+}
+
+/// A socket that takes so many bytes and no more.
+#[derive(Debug)]
+struct Sips {
+    room: Arc<AtomicUsize>,
+    taken: Bytes,
+    fd: UnixStream,
+}
+
+impl RawStream for Sips {
+    fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let taken = from.len().min(self.room.load(Ordering::Relaxed));
+        if taken == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.room.fetch_sub(taken, Ordering::Relaxed);
+        lock(&self.taken).extend(&from[..taken]);
+        Ok(taken)
+    }
+
+    fn shutdown(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Wherever the frame on its way was cut off: the peer must not take the reason for bytes of that frame.
+#[test]
+fn the_reason_stands_behind_the_frame_that_has_begun() {
+    let whole = HEADER_BYTES + 1000;
+    let reason = [&Frame::Fail { len: 4 }.encode()[..], b"gone"].concat();
+    for (sent, room) in [(0, usize::MAX), (7, usize::MAX), (HEADER_BYTES + 1, usize::MAX), (7, 500)] {
+        with_duplex(|Rig { comm, duplex, memory, .. }| {
+            let remote = memory.remote().unwrap().0;
+            let buffer = Arc::new(HostBuffer::new(comm.context(), 1000).unwrap());
+            duplex.outbox(|outbox| outbox.write(remote, remote.region().unwrap(), 0, place(&buffer), 1000));
+            update(duplex, memory, 7);
+            let (socket, taken) = (Arc::new(AtomicUsize::new(sent)), Bytes::default());
+            let fd = UnixStream::pair().unwrap().0;
+            duplex.attach_unserved(Box::new(Sips { room: socket.clone(), taken: taken.clone(), fd }));
+            duplex.kick().unwrap();
+            assert_eq!(lock(&taken).len(), sent);
+            socket.store(room, Ordering::Relaxed);
+            duplex.fail(&Error::new(ErrorKind::Remote, "x", "gone"), true);
+            let taken = std::mem::take(&mut *lock(&taken));
+            match (sent, room) {
+                (0, _) => assert_eq!(taken, reason),
+                (_, usize::MAX) => assert!(taken.len() == whole + reason.len() && taken.ends_with(&reason)),
+                _ => assert_eq!(taken.len(), sent + room, "the peer sees that it ends inside a frame"),
+            }
         });
     }
 }
