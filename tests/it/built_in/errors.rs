@@ -69,7 +69,8 @@ fn kernels_that_take_too_long_are_said_to() {
             rank.barrier();
             let late = Collective::prepare(&rank.comm, Kind::AllReduce, many(), Duration::from_millis(20));
             let error = late.map(drop).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            // Of this rank, or told by the other one.
+            assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Remote), "{error}");
             said |= error.to_string().contains("AQUEDUCT_CACHE");
         }
         assert!(said, "rank {}", rank.me());

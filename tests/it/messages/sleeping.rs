@@ -171,9 +171,10 @@ pub(super) fn an_end_that_was_found_before_is_told(rig: &Rig) {
     assert_eq!(peer.send(1, &[1; 4000]).unwrap_err().kind(), ErrorKind::PeerLost);
 }
 
-/// Two messengers between which what carries the messages is full before the receiver's inbox is.
+/// Two messengers between which what carries the messages is full before the receiver's inbox is, of which half may be owed: sockets
+/// grow to tens of megabytes.
 fn short_of_room(rig: &Rig) -> [Messenger; 2] {
-    let config = rig.config().with_inbox(1 << 16, 64 << 20);
+    let config = rig.config().with_inbox(1 << 20, 1 << 30);
     [0, 1].map(|rank| Messenger::new(rank, config.clone()).unwrap())
 }
 
