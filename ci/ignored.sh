@@ -43,7 +43,8 @@ judge() {
 for planted in 'a.rs:1:    #[ignore]' 'a.rs:1:#[ignore = "flaky"]' 'a.rs:1:#[ignore = ""]'; do
     [ -n "$(judge <<<"$planted")" ] || { echo "ignored: $planted is not noticed"; exit 1; }
 done
-all=$(git ls-files -z '*.rs' | xargs -0 grep -HnE '^\s*#\[ignore')
+# Without git, which a machine that only builds need not have.
+all=$(find . \( -name target -o -name '.?*' \) -prune -o -name '*.rs' -print0 | xargs -0 grep -HnE '^\s*#\[ignore')
 wrong=$(judge <<<"$all")
 [ -z "$wrong" ] || { echo "$wrong"; exit 1; }
 echo "ignored: ok ($(wc -l <<<"$all") attributes)"

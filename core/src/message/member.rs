@@ -306,7 +306,7 @@ impl Member {
         self.clear_dirty();
         let lines = self.lines();
         let all_left = lines.iter().all(|line| line.kick().unwrap_or(false));
-        if lines.iter().any(|line| line.take_room()) {
+        if lines.iter().fold(false, |room, line| line.take_room() | room) {
             self.found_room();
         }
         let for_progress = !all_left || self.waits_for_turn() || self.end().is_some();
@@ -394,6 +394,7 @@ impl Member {
         let reads = lock(&line.reads).fail(why);
         reads.settle(settled).into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
         let offers = lock(&line.offers).fail(why);
+        self.found_room();
         offers.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
     }
 

@@ -127,8 +127,9 @@ impl Peer {
         let exposed = member.hub.exposures.expose(data.into())?;
         let mut offers = lock(&line.offers);
         if offers.len() >= member.hub.limits.longs {
-            // With the offers locked: whoever ends one afterwards sees the note.
+            // With the offers locked: whoever ends one afterwards sees the note. So does whoever ends the peer, or the end shows here.
             member.note_refused();
+            member.check("send_long")?;
             return Ok(Sent::Retry(Reason::TooManyLong));
         }
         let id = offers.next()?;

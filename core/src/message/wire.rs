@@ -52,7 +52,8 @@ pub(super) trait Wire: Send + Sync + fmt::Debug {
     /// Whether the first descriptor becomes writable when there is room again. Without it, the engine tries again at each progress.
     fn waits_for_room(&self) -> bool;
 
-    /// Whether there may be room by now for a push that found none, since this was last asked. Asked after each pull and kick.
+    /// Whether there may be room by now for a push that found none, since this was last asked. The engine asks after each pull, kick and
+    /// arm.
     fn take_room(&self) -> bool;
 
     /// Whether pushes may be held back until [`kick`](Self::kick).

@@ -65,10 +65,11 @@ fn kernels_that_take_too_long_are_said_to() {
     threads(Machine::Software, 2, test, |rank| {
         let many = || CollectiveConfig::default().with_variants(all_variants());
         let mut said = false;
-        for _ in 0..5 {
+        for patience in [20, 50, 100, 200, 400] {
             rank.barrier();
-            let late = Collective::prepare(&rank.comm, Kind::AllReduce, many(), Duration::from_millis(20));
-            let error = late.map(drop).unwrap_err();
+            let patience = Duration::from_millis(patience);
+            let late = Collective::prepare(&rank.comm, Kind::AllReduce, many(), patience);
+            let Err(error) = late else { continue };
             // Of this rank, or told by the other one.
             assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Remote), "{error}");
             said |= error.to_string().contains("AQUEDUCT_CACHE");

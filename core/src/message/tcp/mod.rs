@@ -26,7 +26,7 @@ use super::lent::Lent;
 use super::wire::{Sink, Wire};
 use crate::error::Result;
 use crate::net::RawStream;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// One TCP connection with a peer that has introduced itself.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(super) struct TcpWire {
     raw: Box<dyn RawStream>,
     outbound: Mutex<Outbound>,
     inbound: Mutex<Inbound>,
+    /// As [`Outbound::take_room`], so that whoever asks does not wait for those who send.
+    made_room: AtomicBool,
     scratch: Arc<Mutex<Scratch>>,
     liveness: Liveness,
 }
@@ -49,7 +51,16 @@ impl TcpWire {
     ) -> Self {
         let liveness = Liveness::new(&*raw, timeout);
         let (outbound, inbound) = (Mutex::new(Outbound::new(send_buffer)), Mutex::default());
-        Self { raw, outbound, inbound, scratch, liveness }
+        Self { raw, outbound, inbound, made_room: AtomicBool::new(false), scratch, liveness }
+    }
+
+    fn outbound<T>(&self, f: impl FnOnce(&mut Outbound) -> T) -> T {
+        let mut outbound = lock(&self.outbound);
+        let result = f(&mut outbound);
+        if outbound.take_room() {
+            self.made_room.store(true, Ordering::Relaxed);
+        }
+        result
     }
 }
 
@@ -63,15 +74,15 @@ impl Wire for TcpWire {
     }
 
     fn push(&self, head: Head, body: &[u8]) -> Result<bool> {
-        lock(&self.outbound).push(&*self.raw, head, body)
+        self.outbound(|outbound| outbound.push(&*self.raw, head, body))
     }
 
     fn push_lent(&self, head: Head, body: Lent) -> Result<bool> {
-        lock(&self.outbound).push_lent(&*self.raw, head, body)
+        self.outbound(|outbound| outbound.push_lent(&*self.raw, head, body))
     }
 
     fn kick(&self) -> Result<bool> {
-        lock(&self.outbound).kick(&*self.raw)
+        self.outbound(|outbound| outbound.kick(&*self.raw))
     }
 
     fn pull(&self, sink: &mut dyn Sink) -> Result<usize> {
@@ -92,7 +103,7 @@ impl Wire for TcpWire {
     }
 
     fn take_room(&self) -> bool {
-        lock(&self.outbound).take_room()
+        self.made_room.load(Ordering::Relaxed) && self.made_room.swap(false, Ordering::Relaxed)
     }
 
     fn pull_is_syscall(&self) -> bool {

@@ -148,8 +148,8 @@ impl Draft<'_> {
     #[cold]
     fn compiled_too_late(&self, took: Duration) -> Error {
         let text = format!(
-            "the deadline passed while this rank compiled kernels, {took:?} after it began, with those of {}; give more time, fewer \
-             variants, or a folder for compiled kernels (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)",
+            "the deadline passed {took:?} after this rank had begun to compile kernels, the last of which were those of {}; give more \
+             time, fewer variants, or a folder for compiled kernels (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)",
             self.plan.name
         );
         Error::timeout(PREPARE, text)

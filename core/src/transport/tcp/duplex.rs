@@ -278,9 +278,18 @@ impl Duplex {
 
     /// Receives what is there. With the inbox locked, so that acknowledgements are noted in the order in which they came.
     fn receive(&self, inbox: &mut Inbox, socket: &dyn RawStream) -> Result<Turn> {
-        let mut turn = inbox.progress(socket, &self.regions, COPIES)?;
-        self.note(&mut turn)?;
-        Ok(turn)
+        self.receive_up_to(COPIES, inbox, socket)
+    }
+
+    fn receive_up_to(&self, copies: usize, inbox: &mut Inbox, socket: &dyn RawStream) -> Result<Turn> {
+        let mut turn = inbox.progress(socket, &self.regions, copies)?;
+        match self.note(&mut turn) {
+            Ok(()) => Ok(turn),
+            Err(error) => {
+                inbox.give_up(turn);
+                Err(error)
+            }
+        }
     }
 
     fn note(&self, turn: &mut Turn) -> Result<()> {
@@ -302,10 +311,9 @@ impl Duplex {
     fn cannot_send(&self, error: Error) {
         let said = self.socket.get().and_then(|socket| {
             let mut inbox = lock(&self.inbox);
-            let received = inbox.progress(&**socket, &self.regions, usize::MAX);
-            let noted = received.and_then(|mut turn| self.note(&mut turn).map(|()| turn));
+            let received = self.receive_up_to(usize::MAX, &mut inbox, &**socket);
             drop(inbox);
-            match noted {
+            match received {
                 Ok(turn) => {
                     self.disposer.free(Arc::new(turn.spent));
                     None

@@ -122,9 +122,7 @@ impl Inbox {
         match self.advance(socket, regions, &mut turn) {
             Ok(()) => Ok(turn),
             Err(error) => {
-                // The caller may be a thread that must not block, as dropping them may.
-                self.given_up.append(&mut turn.spent);
-                self.given_up.extend(turn.asked.into_iter().map(|(place, _)| place));
+                self.give_up(turn);
                 Err(error)
             }
         }
@@ -204,6 +202,12 @@ impl Inbox {
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.staging.clear();
+    }
+
+    /// Keeps the memory of a turn that failed: the caller may be a thread that must not block, as dropping it may.
+    pub(super) fn give_up(&mut self, mut turn: Turn) {
+        self.given_up.append(&mut turn.spent);
+        self.given_up.extend(turn.asked.into_iter().map(|(place, _)| place));
     }
 
     /// Memory of frames of the turn that failed; drop it where blocking is allowed.
@@ -437,16 +441,20 @@ impl Inbox {
         match regions.find(region, self.peer, offset, 8, Use::Write)? {
             Place::Host(to, _) => {
                 // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
-                to.memory().word64(0)?;
+                if let Err(error) = to.memory().word64(0) {
+                    turn.spent.push(Place::Host(to, None));
+                    return Err(error);
+                }
                 self.arrived(None, false, Effect::Store(to, value));
             }
             Place::Device(to) => {
                 let staging = &mut self.staging;
                 // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
-                staging.stream().write_value64(&to, value)?;
+                let written = staging.stream().write_value64(&to, value);
+                turn.spent.push(Place::Device(to));
+                written?;
                 let copied = staging.event()?;
                 turn.copies -= 1;
-                turn.spent.push(Place::Device(to));
                 self.arrived(Some(copied), false, Effect::None);
             }
             Place::Elsewhere => return Err(self.nowhere()),
