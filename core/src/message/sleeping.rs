@@ -69,7 +69,7 @@ impl Engine {
             // Something that has arrived may show on no descriptor: the link stays polled. An error shows when it is read.
             link.polled = link.wire.arm().unwrap_or(true);
             if link.wire.take_room() {
-                // Whoever falls asleep here may never ask for progress again, and others sleep already.
+                // Others sleep already, and the thread that takes the news here may never make progress.
                 link.member.found_room();
                 busy = true;
             }

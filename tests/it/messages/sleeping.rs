@@ -111,7 +111,7 @@ pub(super) fn room_that_was_found_before_is_told(rig: &Rig) {
     let [a, b] = short_of_room(rig);
     let peer = connect(&a, &b);
     let seen = count(&b, 1);
-    // What is left to do for a new peer would keep everybody awake.
+    // A messenger does not sleep before it has looked after a new peer.
     until(&[&a, &b], || peer.send(1, b"").unwrap() == Sent::Done);
     until(&[&a, &b], || seen.load(Ordering::Acquire) == 1);
     let (mut sent, mut slept) = (1, Duration::ZERO);

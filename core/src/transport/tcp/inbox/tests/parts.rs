@@ -300,6 +300,30 @@ fn a_socket_that_will_give_nothing_more_is_an_error() {
     assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "{error}");
 }
 
+/// Freeing may wait for the device, and the service thread must not.
+#[test]
+fn the_memory_of_a_turn_that_fails_is_kept_for_those_who_may_block() {
+    const LEN: usize = 1000;
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let mut inbox = Inbox::new(Staging::alone(&context, 4), 1, reads());
+    let buffer = Arc::new(HostBuffer::new(&context, LEN).unwrap());
+    let memory = register_host(&buffer, 0, LEN, Transport::Ethernet.into()).unwrap();
+    let regions = Arc::new(Regions::default());
+    let grant = regions.grant(1, memory.place().clone(), memory.len(), memory.rights());
+    let (region, offset) = (grant.number(), 0);
+    let message = [
+        &Frame::Write { region, offset, len: LEN as u32 }.encode()[..],
+        &[7; LEN],
+        &Frame::Read { region, offset, len: 8 }.encode(),
+        &[0xFF; HEADER_BYTES],
+    ];
+    let flood = Flood(message.concat(), AtomicU64::new(0));
+    inbox.progress(&flood, &regions, COPIES).unwrap_err();
+    assert_eq!(inbox.take_given_up().len(), 2, "one was written, and one was to be read");
+    assert!(inbox.take_given_up().is_empty());
+}
+
 /// Half of a frame has come. The only block of the stock goes to another connection meanwhile, and words are not cut.
 #[test]
 fn a_frame_whose_rest_is_late_holds_up_no_other_connection() {
