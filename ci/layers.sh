@@ -66,7 +66,7 @@ check_modules() { # SRC
     perl -e '
         use strict; use warnings;
         my %layer = (
-            (map { $_ => 0 } qw(error deadline descriptors digest abort env failure outcome fault fork logging own_process service_thread wire volatile sync)),
+            (map { $_ => 0 } qw(error deadline descriptors digest abort env failure outcome fault fork logging own_process processors service_thread wire volatile sync)),
             (map { $_ => 1 } qw(net shm gpu rdma)),
             (map { $_ => 2 } qw(bootstrap)),
             (map { $_ => 3 } qw(group message)),

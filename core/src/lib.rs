@@ -64,6 +64,7 @@ pub mod logging;
 mod outcome;
 #[cfg(test)]
 mod own_process;
+mod processors;
 mod service_thread;
 
 pub mod gpu;

@@ -39,11 +39,16 @@ pub fn load_kernels(context: &Context, kernel: &str, params: &[(&str, &str)]) ->
 }
 
 /// Returns the kernel of a plan. It is loaded once per context, like those of [`load_kernels`], and compiled once per driver and
-/// device if there is a folder to keep it in.
+/// device if there is a folder to keep it in. With `others`, further threads load kernels meanwhile.
 ///
 /// # Errors
 /// `Plan` for a description that has no kernel, such as one with too many addresses; otherwise as for [`load_kernels`].
-pub(crate) fn load_plan(context: &Context, kernel: &plan::Kernel, cache: Option<&Path>) -> Result<Function> {
+pub(crate) fn load_plan(
+    context: &Context,
+    kernel: &plan::Kernel,
+    cache: Option<&Path>,
+    others: bool,
+) -> Result<Function> {
     let target = target(context)?;
     let described = digest::of(&(kernel, target));
     let module = Module::load_cached(context, &format!("aqueduct plan {described:02x?}"), || {
@@ -53,6 +58,7 @@ pub(crate) fn load_plan(context: &Context, kernel: &plan::Kernel, cache: Option<
         let kept = KeptKernel { described, writer, symbol, param_bytes: kernel.args_bytes() };
         match cache {
             Some(cache) => Module::load_kept(context, cache, &kept, text),
+            None if others => Module::load_beside_others(context, &text()?),
             None => Module::load_ptx(context, &text()?),
         }
     })?;

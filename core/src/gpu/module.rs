@@ -36,9 +36,21 @@ unsafe impl Send for ModuleInner {}
 // SAFETY: the handle never changes, and looking into a module from several threads is the driver's to serialise.
 unsafe impl Sync for ModuleInner {}
 
-/// The modules of one context that can be found again.
+/// The modules of one context that can be found again. Each has a lock of its own, so that threads load different ones at a time.
 #[derive(Default)]
-struct ModuleCache(Mutex<HashMap<String, Weak<ModuleInner>>>);
+struct ModuleCache(Mutex<HashMap<String, Arc<Mutex<Weak<ModuleInner>>>>>);
+
+impl ModuleCache {
+    /// The place of `key`, made now if there is none.
+    fn place(&self, key: &str) -> Arc<Mutex<Weak<ModuleInner>>> {
+        let mut modules = lock(&self.0);
+        if !modules.contains_key(key) {
+            // One that only the map holds is not being loaded, and nobody can begin to: that takes the map's lock.
+            modules.retain(|_, place| Arc::strong_count(place) > 1 || lock(place).strong_count() > 0);
+        }
+        Arc::clone(modules.entry(key.to_owned()).or_default())
+    }
+}
 
 impl Module {
     /// Compiles and loads `ptx`.
@@ -86,14 +98,14 @@ impl Module {
         key: &str,
         load: impl FnOnce() -> Result<Self>,
     ) -> Result<Self> {
+        let place = context.slot::<ModuleCache>().place(key);
         // Held while loading, so that no other thread loads the same text.
-        let mut modules = lock(&context.slot::<ModuleCache>().0);
-        if let Some(inner) = modules.get(key).and_then(Weak::upgrade) {
+        let mut found = lock(&place);
+        if let Some(inner) = found.upgrade() {
             return Ok(Self { inner });
         }
         let module = load()?;
-        modules.retain(|_, weak| weak.strong_count() > 0);
-        modules.insert(key.to_owned(), Arc::downgrade(&module.inner));
+        *found = Arc::downgrade(&module.inner);
         Ok(module)
     }
 

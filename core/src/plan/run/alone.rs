@@ -4,13 +4,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::agreement::Offer;
-use super::compile::load;
+use super::compile::kernels;
 use super::config::ExecutorConfig;
 use super::ir::Plan;
-use super::kernel::Loader;
+use super::load::Loader;
 use super::verdict::checked;
 use crate::error::Result;
 use crate::gpu::Context;
+use crate::processors;
 
 /// Times of the steps of one preparation.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,9 @@ pub fn prepare_alone(
     let digest = begun.elapsed();
     checked(plan, config, &offer, cache)?;
     let check = begun.elapsed() - digest;
-    load(Loader { context, cache }, plan, rank, config, &[])?;
+    let uncompiled = kernels(plan, rank, config, &[])?;
+    let loader = Loader { context, cache, threads: processors::allowed() };
+    let functions = loader.load(&uncompiled.kernels().collect::<Vec<_>>(), || Ok(()))?;
+    uncompiled.loaded(context, &mut functions.into_iter())?;
     Ok(Steps { digest, check, kernels: begun.elapsed() - check - digest })
 }

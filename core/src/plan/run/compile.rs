@@ -1,19 +1,22 @@
 //! What a rank compiles for a plan, and how much scratch it needs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+use aqueduct_ptx::plan as ptx;
 
 use super::agreement::{Agreed, Offer};
 use super::arena::{Uses, exchange_packets, neighbours};
 use super::config::ExecutorConfig;
 use super::ir::{Plan, Protocol};
-use super::kernel::{ANY, Kernel, Kernels, Loader, Variant};
-use super::lane::Lane;
-use super::lower::{Address, Averages, Control, Team, Ways, copies, lower};
+use super::kernel::{ANY, Kernel, Kernels, Unloaded, Variant};
+use super::lane::{Lane, Step};
+use super::lower::{Address, Averages, Control, Part, Team, Ways, copies, lower};
 use super::ports::transport;
 use super::sizes::Chunks;
 use super::verdict::checked;
 use crate::comm::{Communicator, Transport};
 use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Context, Function};
 
 const PREPARE: &str = "Executor::prepare";
 
@@ -44,22 +47,62 @@ pub(super) struct Compiled {
     pub(super) lanes: Vec<Lane>,
 }
 
-/// This rank's kernels, and the layout of its control area. Those with multicast addresses are made only for the plan's `teams`.
-pub(super) fn compile(
+/// The same before the kernels are loaded.
+#[derive(Debug)]
+pub(super) struct Uncompiled {
+    control: Control,
+    kernels: Vec<(Variant, Option<Unloaded>)>,
+    multicast: Vec<(Variant, Unloaded)>,
+    lanes: Vec<Vec<Step<Unloaded>>>,
+}
+
+impl Uncompiled {
+    /// What there is to compile, in the order of [`loaded`](Self::loaded).
+    pub(super) fn kernels(&self) -> impl Iterator<Item = &ptx::Kernel> {
+        let own = self.kernels.iter().filter_map(|(_, kernel)| kernel.as_ref());
+        let multicast = self.multicast.iter().map(|(_, kernel)| kernel);
+        let lanes = self.lanes.iter().flatten().filter_map(Step::kernel);
+        own.chain(multicast).chain(lanes).flat_map(Unloaded::kernels)
+    }
+
+    /// With the next functions of `functions`.
+    pub(super) fn loaded(
+        self,
+        context: &Context,
+        functions: &mut impl Iterator<Item = Function>,
+    ) -> Result<Compiled> {
+        let (mut kernels, mut multicast, mut lanes) = (HashMap::new(), HashMap::new(), Vec::new());
+        for (variant, kernel) in self.kernels {
+            kernels.insert(variant, kernel.map(|kernel| kernel.loaded(functions)).transpose()?);
+        }
+        for (variant, kernel) in self.multicast {
+            multicast.insert(variant, Some(kernel.loaded(functions)?));
+        }
+        let threads = kernels.values().any(Option::is_some);
+        for steps in self.lanes {
+            let steps = steps.into_iter().map(|step| step.loaded(functions)).collect::<Result<_>>()?;
+            lanes.push(Lane::new(context, steps, threads || !lanes.is_empty())?);
+        }
+        Ok(Compiled { control: self.control, kernels, multicast, lanes })
+    }
+}
+
+/// What this rank has to compile for a plan that it can run, and the layout of its control area. There are kernels with multicast
+/// addresses only for the plan's `teams`.
+pub(super) fn describe(
     comm: &Communicator,
     plan: &Plan,
     config: &ExecutorConfig,
     offer: &Offer,
     teams: &[Team],
-) -> Result<Compiled> {
+) -> Result<Uncompiled> {
     let rank = comm.rank();
     if plan.ranks.len() != comm.size() as usize {
         let message =
             format!("the plan is one of {} ranks, the communicator has {}", plan.ranks.len(), comm.size());
         return Err(Error::usage(PREPARE, message));
     }
-    let cache = comm.config().cache.as_deref();
-    checked(plan, config, offer, cache)?;
+    checked(plan, config, offer, comm.config().cache.as_deref())?;
     for peer in neighbours(rank, plan) {
         if !comm.topology().peer(peer).is_some_and(|peer| peer.is_reachable()) {
             let message = format!(
@@ -71,50 +114,42 @@ pub(super) fn compile(
     }
     lines_stay_whole(comm, plan)?;
     packets_stay_whole(comm, plan, config)?;
-    load(Loader { context: comm.context(), cache }, plan, rank, config, teams)
+    kernels(plan, rank, config, teams)
 }
 
 /// The kernels of `rank` for a plan of right structure.
-pub(super) fn load(
-    loader: Loader<'_>,
-    plan: &Plan,
-    rank: u32,
-    config: &ExecutorConfig,
-    teams: &[Team],
-) -> Result<Compiled> {
+pub(super) fn kernels(plan: &Plan, rank: u32, config: &ExecutorConfig, teams: &[Team]) -> Result<Uncompiled> {
     let own = plan.reductions().next();
     if own.is_some() && config.variants.is_empty() {
         let message =
             "the plan reduces; name its element types and reductions with ExecutorConfig::with_variants";
         return Err(Error::usage(PREPARE, message));
     }
-    let wanted: Vec<Variant> = match own {
+    let mut wanted: Vec<Variant> = match own {
         None => vec![ANY],
         Some(_) => config.variants.iter().map(|&(element, reduction)| (element, reduction.or(own))).collect(),
     };
-    let control = Control::of(plan, &plan.ranks[rank as usize])?;
+    let mut seen = HashSet::new();
+    wanted.retain(|variant| seen.insert(*variant));
+    let mine = &plan.ranks[rank as usize];
+    let control = Control::of(plan, mine)?;
     let averages = Averages::of(plan);
-    let (mut kernels, mut multicast) = (HashMap::new(), HashMap::new());
+    let (mut kernels, mut multicast) = (Vec::new(), Vec::new());
     let lowered = |(element, reduction): Variant, teams| {
         let ways = Ways { records: config.records(), teams };
         lower(plan, rank, element, reduction, &averages, ways)
     };
+    let unloaded = |lowered| Unloaded::new(lowered, mine);
     for variant in wanted {
-        let own = |lowered| Kernel::load(loader, lowered, &plan.ranks[rank as usize]);
-        kernels.insert(variant, lowered(variant, &[])?.map(own).transpose()?);
+        kernels.push((variant, lowered(variant, &[])?.map(unloaded)));
         let by_multicast = if teams.is_empty() { None } else { lowered(variant, teams)? };
         let differs = |address: &Address| matches!(address, Address::Multicast(..));
-        if let Some(by_multicast) = by_multicast.filter(|lowered| lowered.addresses.iter().any(differs)) {
-            multicast.insert(variant, Some(own(by_multicast)?));
-        }
+        let by_multicast = by_multicast.filter(|lowered| lowered.addresses.iter().any(differs));
+        multicast.extend(by_multicast.map(|lowered| (variant, unloaded(lowered))));
     }
-    let threads = kernels.values().any(Option::is_some);
-    let lanes = copies(plan, rank, &averages)?.into_iter().enumerate().map(|(nth, parts)| {
-        let control = |lowered| Kernel::load(loader, lowered, &plan.ranks[rank as usize]);
-        Lane::new(loader.context, parts, threads || nth > 0, control)
-    });
-    let lanes = lanes.collect::<Result<_>>()?;
-    Ok(Compiled { control, kernels, multicast, lanes })
+    let steps = |parts: Vec<Part>| parts.into_iter().map(|part| Step::new(part, mine)).collect();
+    let lanes = copies(plan, rank, &averages)?.into_iter().map(steps).collect();
+    Ok(Uncompiled { control, kernels, multicast, lanes })
 }
 
 /// An error if the plan has LL128 packets, and some path of this rank's may divide their lines.

@@ -1,7 +1,6 @@
 //! A rank's kernels for a variant of a plan, and the launch that a call takes.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::{self as ptx, Element};
@@ -10,9 +9,8 @@ use super::grid::{Form, Grid, Grids};
 use super::ir::{RankPlan, Reduction};
 use super::lower::{Address, Lowered};
 use super::sizes::divisor;
-use crate::channel::load_plan;
-use crate::error::Result;
-use crate::gpu::{Context, Function, LaunchConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Function, LaunchConfig};
 
 /// An element type, and a reduction if the plan reduces.
 pub(super) type Variant = (Element, Option<Reduction>);
@@ -36,12 +34,13 @@ pub(super) struct Kernel {
     pub(super) rows: Vec<u64>,
 }
 
-/// Where kernels are loaded.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Loader<'a> {
-    pub(super) context: &'a Context,
-    /// The folder of compiled kernels.
-    pub(super) cache: Option<&'a Path>,
+/// The same before it is compiled.
+#[derive(Debug)]
+pub(super) struct Unloaded {
+    all: ptx::Kernel,
+    few: Option<ptx::Kernel>,
+    grids: Grids,
+    addresses: Vec<Address>,
 }
 
 /// A function and its largest launch.
@@ -51,25 +50,39 @@ struct Launch {
     config: LaunchConfig,
 }
 
-impl Kernel {
-    /// Loads the kernels of a rank.
-    pub(super) fn load(loader: Loader<'_>, lowered: Lowered, plan: &RankPlan) -> Result<Self> {
-        let Lowered { mut kernel, addresses } = lowered;
+impl Unloaded {
+    /// The kernels of a rank.
+    pub(super) fn new(lowered: Lowered, plan: &RankPlan) -> Self {
+        let Lowered { kernel, addresses } = lowered;
         let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
         let form =
             Form { any_grid: kernel.runs_with_any_grid(), lines: kernel.packets == ptx::PacketForm::Ll128 };
         let grids = Grids::new(plan, [blocks, kernel.threads], form);
-        let all = launch(loader, &kernel)?;
-        let rows = kernel.args_rows();
-        let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
-        let rows = rows.chunks_exact(2).map(pair).collect();
-        let few = grids.few().map(|threads| {
-            kernel.threads = threads;
-            launch(loader, &kernel)
-        });
-        Ok(Self { all, few: few.transpose()?, grids, addresses, rows })
+        let few = grids.few().map(|threads| ptx::Kernel { threads, ..kernel.clone() });
+        Self { all: kernel, few, grids, addresses }
     }
 
+    /// What there is to compile, in the order of [`loaded`](Self::loaded).
+    pub(super) fn kernels(&self) -> impl Iterator<Item = &ptx::Kernel> {
+        std::iter::once(&self.all).chain(&self.few)
+    }
+
+    /// With the next functions of `functions`.
+    pub(super) fn loaded(self, functions: &mut impl Iterator<Item = Function>) -> Result<Kernel> {
+        let Self { all, few, grids, addresses } = self;
+        let rows = all.args_rows();
+        let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
+        let rows = rows.chunks_exact(2).map(pair).collect();
+        let mut launch = |kernel: &ptx::Kernel| {
+            let missing = || Error::new(ErrorKind::Internal, "Executor::prepare", "a kernel was not loaded");
+            launch(functions.next().ok_or_else(missing)?, kernel)
+        };
+        let all = launch(&all)?;
+        Ok(Kernel { all, few: few.as_ref().map(launch).transpose()?, grids, addresses, rows })
+    }
+}
+
+impl Kernel {
     /// Its functions and their largest launches.
     pub(super) fn launches(&self) -> impl Iterator<Item = (&Function, &LaunchConfig)> {
         std::iter::once(&self.all).chain(&self.few).map(|launch| (&launch.function, &launch.config))
@@ -88,8 +101,7 @@ impl Kernel {
     }
 }
 
-fn launch(loader: Loader<'_>, kernel: &ptx::Kernel) -> Result<Launch> {
-    let function = load_plan(loader.context, kernel, loader.cache)?;
+fn launch(function: Function, kernel: &ptx::Kernel) -> Result<Launch> {
     let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
     let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
     // Blocks wait for those of peers, which wait for others of this rank: all of them must fit the device at once. A cooperative

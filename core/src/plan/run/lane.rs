@@ -1,9 +1,10 @@
 //! Blocks that copy engines run, as they are kept between calls.
 
-use super::kernel::Kernel;
-use super::lower::{Copy, Lowered, Part};
+use super::ir::RankPlan;
+use super::kernel::{Kernel, Unloaded};
+use super::lower::{Copy, Part};
 use crate::error::Result;
-use crate::gpu::{Context, Event, Stream};
+use crate::gpu::{Context, Event, Function, Stream};
 use crate::sync::Mutex;
 
 /// One block: copies, and the kernels between them.
@@ -15,8 +16,8 @@ pub(super) struct Lane {
 }
 
 #[derive(Debug)]
-pub(super) enum Step {
-    Control(Kernel),
+pub(super) enum Step<K = Kernel> {
+    Control(K),
     Copy(Copy),
 }
 
@@ -29,27 +30,40 @@ pub(super) struct Lanes {
 }
 
 impl Lane {
-    /// A block of these parts, on a stream of its own if it `forks`.
-    pub(super) fn new(
-        context: &Context,
-        parts: Vec<Part>,
-        forks: bool,
-        compile: impl Fn(Lowered) -> Result<Kernel>,
-    ) -> Result<Self> {
-        let step = |part| match part {
-            Part::Control(lowered) => compile(lowered).map(Step::Control),
-            Part::Copy(copy) => Ok(Step::Copy(copy)),
-        };
-        let steps = parts.into_iter().map(step).collect::<Result<_>>()?;
+    /// A block of these steps, on a stream of its own if it `forks`.
+    pub(super) fn new(context: &Context, steps: Vec<Step>, forks: bool) -> Result<Self> {
         let fork = if forks { Some((Stream::new(context)?, Event::new(context)?)) } else { None };
         Ok(Self { steps, fork })
     }
 
     pub(super) fn kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::Control(kernel) => Some(kernel),
-            Step::Copy(_) => None,
+        self.steps.iter().filter_map(Step::kernel)
+    }
+}
+
+impl Step<Unloaded> {
+    pub(super) fn new(part: Part, plan: &RankPlan) -> Self {
+        match part {
+            Part::Control(lowered) => Self::Control(Unloaded::new(lowered, plan)),
+            Part::Copy(copy) => Self::Copy(copy),
+        }
+    }
+
+    /// With the next functions of `functions`, if it is a kernel.
+    pub(super) fn loaded(self, functions: &mut impl Iterator<Item = Function>) -> Result<Step> {
+        Ok(match self {
+            Self::Control(kernel) => Step::Control(kernel.loaded(functions)?),
+            Self::Copy(copy) => Step::Copy(copy),
         })
+    }
+}
+
+impl<K> Step<K> {
+    pub(super) fn kernel(&self) -> Option<&K> {
+        match self {
+            Self::Control(kernel) => Some(kernel),
+            Self::Copy(_) => None,
+        }
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::agreement::{Agreed, Offer, agree, all_done};
 use super::arena::{Parts, PendingArena, neighbours, reaches_users};
-use super::compile::{Compiled, compile, demand, scratch};
+use super::compile::{Compiled, Uncompiled, demand, describe, scratch};
 use super::config::ExecutorConfig;
 use super::ir::Plan;
 use super::lane::Lanes;
+use super::load::Loader;
 use super::lower::Team;
 use super::multicast;
 use super::overflow::Overflow;
@@ -80,17 +81,8 @@ pub(super) fn prepare_all<'p>(
     };
     let drafts: Vec<Draft<'_>> = (0..).zip(wanted).map(draft).collect();
     let offers: Vec<Offer> = drafts.iter().map(Draft::offer).collect();
-    let (began, was_late) = (Instant::now(), deadline.expired());
-    let compile = |(draft, offer): (&Draft<'_>, &Offer)| {
-        let compiled = draft.compile(offer, deadline)?;
-        // Otherwise the meeting below would blame a rank that has not come yet.
-        if comm.size() > 1 && !was_late && deadline.expired() {
-            return Err(draft.compiled_too_late(began.elapsed()));
-        }
-        Ok(compiled)
-    };
     let compiled = match wanted.len() {
-        0..=MOST => drafts.iter().zip(&offers).map(compile).collect::<Result<Vec<_>>>(),
+        0..=MOST => compile(comm, &drafts, &offers, deadline),
         many => Err(Error::usage(PREPARE, format!("{many} plans at once; give at most {MOST}"))),
     };
     let (compiled, agreed) = agree(comm, &offers, compiled, deadline)?;
@@ -135,24 +127,52 @@ pub(super) fn prepare_all<'p>(
     Ok(made)
 }
 
+/// This rank's kernels of each draft, and the records that they write.
+fn compile(
+    comm: &Communicator,
+    drafts: &[Draft<'_>],
+    offers: &[Offer],
+    deadline: Deadline,
+) -> Result<Vec<(Compiled, Option<Trace>)>> {
+    let uncompiled = drafts.iter().zip(offers).map(|(draft, offer)| draft.uncompiled(offer));
+    let uncompiled = uncompiled.collect::<Result<Vec<_>>>()?;
+    let kernels: Vec<_> = uncompiled.iter().flat_map(Uncompiled::kernels).collect();
+    let (began, was_late) = (Instant::now(), deadline.expired());
+    let in_time = || {
+        // Otherwise the meeting of the ranks would blame one that has not come yet.
+        if comm.size() > 1 && !was_late && deadline.expired() {
+            return Err(compiled_too_late(kernels.len(), began.elapsed()));
+        }
+        Ok(())
+    };
+    let mut functions = Loader::of(comm).load(&kernels, in_time)?.into_iter();
+    in_time()?;
+    let compiled = drafts.iter().zip(uncompiled).map(|(draft, uncompiled)| {
+        Ok((uncompiled.loaded(comm.context(), &mut functions)?, draft.trace(deadline)?))
+    });
+    compiled.collect()
+}
+
+#[cold]
+fn compiled_too_late(kernels: usize, took: Duration) -> Error {
+    let text = format!(
+        "the deadline passed {took:?} after this rank had begun to compile its {kernels} kernels; give more time, fewer variants, or a \
+         folder for compiled kernels (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)"
+    );
+    Error::timeout(PREPARE, text)
+}
+
 impl Draft<'_> {
-    /// This rank's kernels, and the records that they write.
-    fn compile(&self, offer: &Offer, deadline: Deadline) -> Result<(Compiled, Option<Trace>)> {
+    fn uncompiled(&self, offer: &Offer) -> Result<Uncompiled> {
         let teams = self.multicast.as_ref().map_or(&[][..], |(teams, _)| teams);
-        let compiled = compile(self.comm, self.plan, &self.config, offer, teams)?;
-        let mine = &self.plan.ranks[self.comm.rank() as usize];
-        let trace = |records| Trace::new(self.comm, mine, records, deadline);
-        Ok((compiled, self.config.records().map(trace).transpose()?))
+        describe(self.comm, self.plan, &self.config, offer, teams)
     }
 
-    #[cold]
-    fn compiled_too_late(&self, took: Duration) -> Error {
-        let text = format!(
-            "the deadline passed {took:?} after this rank had begun to compile kernels, the last of which were those of {}; give more \
-             time, fewer variants, or a folder for compiled kernels (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)",
-            self.plan.name
-        );
-        Error::timeout(PREPARE, text)
+    /// For the records that the kernels write.
+    fn trace(&self, deadline: Deadline) -> Result<Option<Trace>> {
+        let mine = &self.plan.ranks[self.comm.rank() as usize];
+        let trace = |records| Trace::new(self.comm, mine, records, deadline);
+        self.config.records().map(trace).transpose()
     }
 
     fn offer(&self) -> Offer {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{SOON, context};
 use crate::ErrorKind;
 use crate::gpu::{Context, Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// `scale(u64 p, u32 n, u32 k)`: multiplies each of n words at p by k. `wild()`: stores to address 64. `two_blocks()`
 /// has 40000 bytes of shared memory.
@@ -139,6 +140,30 @@ fn a_module_in_use_is_found_again_by_its_key() {
     assert_ne!(load("b", PTX).unwrap().global("counter").unwrap().0, first.global("counter").unwrap().0);
     drop((first, again));
     assert!(load("a", "not PTX").is_err(), "nobody used it any more");
+}
+
+#[test]
+fn different_keys_are_loaded_at_a_time_and_the_same_one_once() {
+    let context = context(0);
+    let (both, loads) = (std::sync::Barrier::new(2), AtomicUsize::new(0));
+    let load = |key| {
+        Module::load_cached(&context, key, || {
+            loads.fetch_add(1, Ordering::Relaxed);
+            // Nobody passes it alone.
+            both.wait();
+            Module::load_ptx(&context, PTX)
+        })
+        .unwrap()
+    };
+    let global = |module: Module| module.global("counter").unwrap().0;
+    let found = std::thread::scope(|scope| {
+        let threads = ["a", "b", "a", "b"].map(|key| scope.spawn(move || load(key)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert_eq!(loads.into_inner(), 2);
+    let [a, b, same_a, same_b] = found.map(global);
+    assert_eq!((a, b), (same_a, same_b));
+    assert_ne!(a, b);
 }
 
 #[test]
