@@ -1,5 +1,9 @@
-//! Targets for triggers that kernels push and for the text of kernels.
+//! Targets that need the software device or its parts.
 
+use std::sync::OnceLock;
+
+use aqueduct::gpu::{Context, Device, Driver};
+use aqueduct::internals::fuzzing;
 use aqueduct_ptx::abi::{ChannelTrigger, ProxyTrigger, TriggerKind};
 use cuda_soft::{lower, ptx};
 
@@ -33,6 +37,16 @@ pub(crate) fn triggers() -> Vec<(&'static str, Vec<u8>)> {
         ("channel-trigger", words(trigger.encode(lap).expect("fits")))
     };
     [(full, true), (full, false), (ChannelTrigger::default(), true)].map(seed).to_vec()
+}
+
+/// What an Ethernet connection receives, for host memory and that of a device.
+pub(crate) fn connection(bytes: &[u8]) -> Option<Vec<u8>> {
+    static CONTEXT: OnceLock<Context> = OnceLock::new();
+    let context = CONTEXT.get_or_init(|| {
+        let driver = Driver::software(cuda_soft::driver_table()).expect("the software driver");
+        Context::new(&Device::new(&driver, 0).expect("device 0")).expect("its context")
+    });
+    fuzzing::connection(context, bytes)
 }
 
 /// A PTX module, parsed and compiled.

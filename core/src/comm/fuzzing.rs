@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 pub use crate::group::control::fuzzing::mail;
 pub use crate::memory::fuzzing::memory;
+pub use crate::transport::fuzzing::connection;
 
 use crate::abort::AbortCause;
 use crate::error::Error;
@@ -106,6 +107,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
         all.push(("endpoint", EndpointWire { transport, detail: vec![1, 2] }.encode()));
     }
     all.extend(crate::memory::fuzzing::wire_forms());
+    all.extend(crate::transport::fuzzing::streams());
     all.extend(crate::group::control::fuzzing::sent());
     all.extend(membership::examples().iter().map(|envelope| ("membership", envelope.encode())));
     all

@@ -1,8 +1,5 @@
 //! Fuzz targets of the bytes that one messenger gets from another, see [`crate::fuzzing`].
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-
 use super::Address;
 use super::credit::Amount;
 use super::handing::Handed;
@@ -15,9 +12,8 @@ use super::tcp::{Inbound, Scratch};
 use super::verbs::{Header, Offer};
 use super::wire::{Landing, Sink};
 use crate::error::Result;
-use crate::net::RawStream;
+use crate::net::fuzzing::Recorded;
 use crate::rdma::{Gid, GidKind, QpAddress};
-use crate::sync::{Mutex, lock};
 use crate::wire::Writer;
 
 /// A stream of frames over TCP: the first byte says how many bytes arrive at a time. The same frames must come out as if all
@@ -25,11 +21,11 @@ use crate::wire::Writer;
 pub fn message_frames(bytes: &[u8]) -> Option<Vec<u8>> {
     let (cut, stream) = bytes.split_first()?;
     let decode = |step: usize| {
-        let raw = Recorded { bytes: stream.to_vec(), step, at: Mutex::new(0) };
+        let raw = Recorded::new(stream, step);
         let (mut inbound, mut scratch, mut frames) =
             (Inbound::default(), Scratch::default(), Frames::default());
         // Every pull takes something until nothing is left.
-        while lock(&raw.at).ne(&stream.len()) {
+        while !raw.is_empty() {
             inbound.pull(&raw, &mut scratch, &mut frames).ok()?;
         }
         inbound.pull(&raw, &mut scratch, &mut frames).ok()?;
@@ -102,40 +98,6 @@ pub fn message_packet(bytes: &[u8]) -> Option<Vec<u8>> {
     let header = Header::decode(bytes).ok()?;
     assert_eq!(header.length as usize, bytes.len() - Header::BYTES);
     Some([&header.encode()[..], &bytes[Header::BYTES..]].concat())
-}
-
-/// A socket that has received `bytes`, and gives `step` of them at a time.
-#[derive(Debug)]
-struct Recorded {
-    bytes: Vec<u8>,
-    step: usize,
-    at: Mutex<usize>,
-}
-
-impl RawStream for Recorded {
-    fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        let mut at = lock(&self.at);
-        let rest = &self.bytes[*at..];
-        if rest.is_empty() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let count = rest.len().min(self.step).min(into.len());
-        into[..count].copy_from_slice(&rest[..count]);
-        *at += count;
-        Ok(count)
-    }
-
-    fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        Ok(from.len())
-    }
-
-    fn shutdown(&self, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        unreachable!("nobody waits for it")
-    }
 }
 
 /// The frames that came out, encoded again.

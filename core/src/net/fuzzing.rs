@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod handshake;
+mod recorded;
 
 use super::frame::{Decoder, encode};
 
 pub use handshake::{handshake, stranger};
+pub(crate) use recorded::Recorded;
 
 /// The largest payload that the decoder is told to take.
 const MAX: u32 = 1 << 20;

@@ -25,3 +25,5 @@ mod waits;
 mod words;
 
 pub(crate) use resources::Resources;
+#[cfg(feature = "fuzzing")]
+pub(crate) use tcp::fuzzing;

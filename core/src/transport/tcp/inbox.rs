@@ -98,7 +98,7 @@ impl Inbox {
     }
 
     /// The stream of its copies.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(any(feature = "fuzzing", all(test, not(loom))))]
     pub(super) fn stream(&self) -> &crate::gpu::Stream {
         self.staging.stream()
     }

@@ -11,6 +11,8 @@ mod answers;
 mod counts;
 mod duplex;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod inbox;
 mod landing;
 mod landings;
