@@ -6,6 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use log::{Log, Metadata, Record};
@@ -105,7 +106,10 @@ fn expand(pattern: &str, host: &str) -> String {
 }
 
 fn open(path: &str) -> Result<File> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    // First not blocking: a pipe that nobody reads must not hold us up.
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).and_then(|_probe| options.custom_flags(0).open(path));
     file.map_err(|error| Error::system("logging", format!("cannot open AQUEDUCT_LOG_FILE={path}"), error))
 }
 

@@ -31,10 +31,16 @@ fn joined() -> std::sync::MutexGuard<'static, Option<Communicator>> {
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long a rank that has done its work waits for peers to let go of its memory.
+const GOODBYE: Duration = Duration::from_secs(2);
+
 /// Leaves the job at the end of the process. After a failure, aborts it first, with `reason` for all ranks.
 pub(crate) fn leave(reason: Option<&str>) {
-    if let (Some(comm), Some(reason)) = (joined().take(), reason) {
-        comm.abort(reason);
+    let Some(comm) = joined().take() else { return };
+    match reason {
+        Some(reason) => comm.abort(reason),
+        // The results are out. A rank that is lost now is the launcher's to report.
+        None => comm.close(GOODBYE).unwrap_or_else(|error| log::debug!("left without waiting: {error}")),
     }
 }
 

@@ -149,9 +149,7 @@ fn read_environment() -> Result<()> {
     cuda_soft::Config::from_env().map_err(Refusal::new)?;
     variables::check_tuning(env).map_err(Refusal::new)?;
     variables::check_unique_id(env).map_err(Refusal::new)?;
-    if let Err(error) = aqueduct::logging::init() {
-        say(format_args!("aqueduct: {error}"));
-    }
+    aqueduct::logging::init().map_err(|error| Refusal::new(error.to_string()))?;
     Ok(())
 }
 

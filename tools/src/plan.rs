@@ -10,7 +10,8 @@ mod show;
 mod simulate;
 pub(crate) mod svg;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,6 +22,9 @@ use crate::stderr::say;
 use crate::stdout::Stdout;
 use code::{FINDINGS, USAGE};
 use policy::Policy;
+
+/// The longest plan file, in bytes. A device has no end.
+const MOST_BYTES: u64 = 2 << 30;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -126,7 +130,14 @@ fn read(path: &Path) -> Result<Plan, Unread> {
         say(format_args!("aqueduct: {}: {error}", path.display()));
         why
     };
-    let bytes = std::fs::read(path).map_err(|error| says(&error, Unread::File))?;
+    let mut bytes = Vec::new();
+    let length = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    if length.map_err(|error| says(&error, Unread::File))? as u64 > MOST_BYTES {
+        return Err(says(
+            &format_args!("longer than {} GiB, which no plan file is", MOST_BYTES >> 30),
+            Unread::File,
+        ));
+    }
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         says(&format_args!("byte {at} is no UTF-8 text, and a plan file is"), Unread::Plan)

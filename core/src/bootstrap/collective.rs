@@ -65,6 +65,10 @@ pub trait Bootstrap: Debug + Send + Sync {
 
     /// Returns every rank's `mine`, in rank order; the lengths may differ. Collective. Provided: Bruck's algorithm over
     /// `send` and `recv`, ceil(log2(size)) rounds.
+    ///
+    /// # Errors
+    /// `InvalidUsage` on a rank whose `mine` has more than [`MAX_MESSAGE`] bytes, which the other ranks learn as `Remote`, with that
+    /// rank; `Timeout`, with the rank that was waited for, if that one does not come.
     fn all_gather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
         all_gather(self, mine, deadline)
     }
@@ -132,9 +136,18 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
     deadline: Deadline,
 ) -> Result<Vec<Vec<u8>>> {
     // Block i belongs to rank (rank + i) mod size.
-    let mut blocks: Vec<Vec<u8>> = vec![mine.to_vec()];
-    let call = Call::of_all("all_gather", GATHER, b);
+    const OP: &str = "all_gather";
+    let too_long = (mine.len() > MAX_MESSAGE).then(|| {
+        let text = format!("{} bytes are above the limit of {MAX_MESSAGE}; gather them in parts", mine.len());
+        Error::usage(OP, text).with_peer(b.rank())
+    });
+    let mut blocks: Vec<Vec<u8>> = vec![if too_long.is_some() { Vec::new() } else { mine.to_vec() }];
+    let call = Call::of_all(OP, GATHER, b);
     call.in_rounds(b, deadline, |Round { to, from, step, tag }| {
+        if let Some(error) = &too_long {
+            let _ = send_long(b, to, tag, &failure(error), deadline.min(Deadline::after(FAREWELL)));
+            return Err(error.clone());
+        }
         let count = (step as usize).min(b.size() as usize - step as usize);
         let mut message = Writer::new();
         message.u8(FINE).count(count);
@@ -143,12 +156,12 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
         });
         send_long(b, to, tag, message.as_bytes(), deadline)?;
         let reply = recv_long(b, from, tag, count, deadline)?;
-        let mut reader = open("all_gather", from, &reply)?;
+        let mut reader = open(OP, from, &reply)?;
         let received = reader.count(b.size() as usize, 4)?;
         if received != count {
             return Err(Error::new(
                 ErrorKind::Remote,
-                "all_gather",
+                OP,
                 format!("rank {from} sent {received} blocks instead of {count}; all ranks must make the same calls"),
             )
             .with_peer(from));
@@ -158,6 +171,10 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
         }
         Ok(reader.finish()?)
     })?;
+    // A rank alone has no rounds.
+    if let Some(error) = too_long {
+        return Err(error);
+    }
     blocks.rotate_right(b.rank() as usize);
     Ok(blocks)
 }

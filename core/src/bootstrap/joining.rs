@@ -16,7 +16,7 @@ use super::rendezvous::{HELLO, Hello, Rendezvous, read_answer};
 use super::tcp::TcpBootstrap;
 use super::unique_id::UniqueId;
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::net::{Claims, Network, Secret, Stream, purpose};
 
 const OP: &str = "bootstrap";
@@ -215,7 +215,15 @@ impl<'a> Newcomer<'a> {
         let hello = Hello { rank, size, patience: deadline.remaining(), address };
         root.send(HELLO, &hello.encode(), deadline)?;
         let answer = root.recv(deadline).map_err(|error| {
-            let text = format!("rank {rank} reached the rendezvous, which did not answer before the deadline; see whether all ranks were started");
+            let text = match error.kind() {
+                ErrorKind::Timeout => format!(
+                    "rank {rank} reached the rendezvous, which did not answer before the deadline; see whether all ranks were started"
+                ),
+                _ => format!(
+                    "rank {rank} reached the rendezvous, which ended the connection without an answer; see what rank 0 says, and whether \
+                     all ranks belong to one job"
+                ),
+            };
             Error::new(error.kind(), OP, text).with_source(error)
         })?;
         drop(root);

@@ -105,3 +105,45 @@ impl fmt::Display for PlanSelector {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Deadline;
+    use crate::bootstrap::{self, Bootstrap as _};
+    use crate::comm::CommunicatorConfig;
+    use crate::gpu::{Context, Device, Driver};
+
+    /// Otherwise only some ranks would take the plan.
+    #[test]
+    fn every_host_has_as_many_ranks_or_none_takes_the_plan() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let soon = || Deadline::after(Duration::from_secs(60));
+        for (hosts, wanted, fits) in [
+            (["a", "a", "b"], 2, false),
+            (["a", "b", "c"], 2, false),
+            (["a", "b", "c"], 1, true),
+            (["a"; 3], 3, true),
+        ] {
+            let selector = PlanSelector::sizes(0..=8).with_ranks_per_host(wanted);
+            std::thread::scope(|scope| {
+                for bootstrap in bootstrap::local(3) {
+                    let (driver, selector) = (driver.clone(), &selector);
+                    scope.spawn(move || {
+                        let rank = bootstrap.rank();
+                        let context = Context::new(&Device::new(&driver, rank).unwrap()).unwrap();
+                        let config = CommunicatorConfig::default()
+                            .with_local_address(Ipv4Addr::LOCALHOST.into())
+                            .with_host_id(hosts[rank as usize]);
+                        let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                        assert_eq!(selector.is_for(&comm), fits, "rank {rank} of {hosts:?}, {wanted} wanted");
+                        bootstrap.barrier(soon()).unwrap();
+                    });
+                }
+            });
+        }
+    }
+}

@@ -10,7 +10,7 @@ use crate::comm::{Communicator, CommunicatorConfig, together};
 use crate::error::Result;
 use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
-use crate::plan::{Element, Kind, Plan};
+use crate::plan::{Element, Kind, Plan, Reduction};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -148,4 +148,47 @@ fn buffers_that_touch_each_other_do_not_overlap() {
     };
     assert!(!place(0..12, 12..24).unwrap() && !place(12..24, 0..12).unwrap());
     assert!(place(0..12, 10..22).is_err() && place(10..22, 0..12).is_err());
+}
+
+/// Only one of the two follows its table: they would go different ways.
+#[test]
+fn tables_of_one_choice_for_different_devices_differ() {
+    let comms = ranks(8 << 20);
+    let results = together(&comms, |comm| {
+        let device = comm.peers()[0].device.clone().expect("the rank has one");
+        let name = if comm.rank() == 0 { device.name } else { "another device".into() };
+        let mut table = Tuning::new("mine", name, device.multiprocessors);
+        let choice = Choice { packet_bytes: 512, line_bytes: 0, packet_blocks: 1, blocks: 1, copy_bytes: 0 };
+        table.insert(&Kind::AllGather, 2, choice)?;
+        Ok(prepare(comm, CollectiveConfig::default().with_tuning(table)).map(drop))
+    });
+    for result in results.unwrap() {
+        let error = result.unwrap_err();
+        assert!(error.message().contains("another table of choices"), "{error}");
+    }
+    close(&comms);
+}
+
+/// A user who follows the error has to follow it once.
+#[test]
+fn the_scratch_that_an_error_names_is_enough() {
+    let prepared = |scratch| {
+        let comms = ranks(scratch);
+        let results = together(&comms, |comm| {
+            let config = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+            Ok(Collective::prepare(comm, Kind::AllReduce, config, LIMIT).map(drop))
+        });
+        close(&comms);
+        results.unwrap()
+    };
+    let mut named = Vec::<usize>::new();
+    for result in prepared(1) {
+        let error = result.unwrap_err().to_string();
+        let number = error.split("AQUEDUCT_SCRATCH_BYTES to ").nth(1).and_then(|rest| rest.split(' ').next());
+        named.push(number.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{error}")));
+    }
+    assert_eq!(named[0], named[1]);
+    for result in prepared(named[0]) {
+        result.unwrap_or_else(|error| panic!("with {} bytes: {error}", named[0]));
+    }
 }

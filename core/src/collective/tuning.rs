@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use crate::comm::Communicator;
@@ -190,7 +191,13 @@ impl Tuning {
     /// As for [`parse`](Self::parse); also if the file cannot be read or is longer than 1 MiB.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = |error| Error::system(OP, format!("cannot read {}", path.display()), error);
-        let file = File::open(path).map_err(failed)?;
+        // Not blocking: a pipe in its place must not hold us up.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.file_type().is_fifo() {
+            let message =
+                format!("{} is a pipe; every rank reads the table, so it must be a file", path.display());
+            return Err(Error::usage(OP, message));
+        }
         let mut text = String::new();
         // A device or a file that grows has no end.
         let length = file.take(MOST_TEXT + 1).read_to_string(&mut text).map_err(failed)?;

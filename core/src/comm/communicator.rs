@@ -162,7 +162,8 @@ impl Communicator {
     }
 
     /// Aborts the communicator on all ranks: every call fails with `reason` from now on, and waiting kernels leave.
-    /// Calls after the first cause have no effect.
+    /// Calls after the first cause have no effect. After [`close`](Self::close) it reaches this rank alone, and kernels that still wait
+    /// leave at once.
     pub fn abort(&self, reason: impl Into<String>) {
         if !self.group().forked() {
             self.group().abort().abort(AbortCause::requested(self.rank(), reason));

@@ -42,7 +42,7 @@ impl Communicator {
     /// reaches too few others, or the others agreed on a group without it; `InvalidUsage` for a `without` with ranks that do not
     /// exist, or this one, or that differs from another rank's where neither of the two leaves out the other (where one does, at most one
     /// side goes on, and it may be small), and for a communicator that was shrunk before, also by another
-    /// thread meanwhile, or closed; as for [`new`](Self::new).
+    /// thread meanwhile; `Stopped` for one that was closed; as for [`new`](Self::new).
     pub fn shrink(&self, without: &[u32], deadline: impl Into<Deadline>) -> Result<Self> {
         if self.group().forked() {
             return Err(Error::usage("shrink", "a communicator does not survive fork"));
@@ -76,7 +76,7 @@ fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Com
         let meeting = control.meet_for(generation);
         let subset = Subset::new(links, needs, &meeting, Step::Making);
         let error = match Communicator::make(&subset, old.context(), old.config().clone(), true, deadline) {
-            Ok(next) => match subset.barrier(deadline) {
+            Ok(next) => match met(&subset, deadline) {
                 Ok(()) if control.complete_generation(generation) => return Ok(go_on(next)),
                 barrier => {
                     made = Some((generation, next));
@@ -92,6 +92,14 @@ fn shrink(old: &Communicator, without: &[u32], deadline: Deadline) -> Result<Com
             log::info!("another rank is gone: {error}");
         }
     }
+}
+
+/// All members have made the communicator.
+fn met(subset: &Subset<'_>, deadline: Deadline) -> Result<()> {
+    let met = subset.barrier(deadline);
+    #[cfg(all(test, not(loom)))]
+    tests::met();
+    met
 }
 
 fn go_on(next: Communicator) -> Communicator {

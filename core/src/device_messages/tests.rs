@@ -423,3 +423,37 @@ fn long_data_goes_from_device_to_device() {
         assert!(contents(&into) == bytes(1 << 20, 9), "{wire:?}");
     }
 }
+
+#[test]
+fn reads_of_different_deadlines_end_one_after_the_other() {
+    let (context, pair) = (context(0), pair(Wire::Tcp));
+    let exposed = pair.owner.expose(buffer(&context, &bytes(1 << 20, 7))).unwrap();
+    let into = Arc::new(GpuBuffer::new(&context, 1 << 20).unwrap());
+    let log = Log::<Option<ErrorKind>>::default();
+    // The owner serves neither.
+    let reads = [0, 100].map(|millis| {
+        let log = log.clone();
+        let done = move |ended| lock(&log).push(kind(ended));
+        pair.peer.read_into(&exposed.token(), 0, &into, Duration::from_millis(millis), done).unwrap()
+    });
+    let start = Instant::now();
+    while lock(&log).len() < reads.len() {
+        pair.reader.poll().unwrap();
+        assert!(start.elapsed() < SOON, "the second deadline is not looked at");
+    }
+    assert_eq!(*lock(&log), [Some(ErrorKind::Timeout); 2]);
+}
+
+#[test]
+fn few_mappings_of_device_memory_are_kept() {
+    let (pair, context) = (pair(Wire::SharedMemory), context(0));
+    let into = Arc::new(GpuBuffer::new(&context, 4096).unwrap());
+    let before = pair.peer.mappings();
+    let exposed = |seed| pair.owner.expose(buffer(&context, &bytes(4096, seed))).unwrap();
+    let all: Vec<Exposed> = (0..66).map(exposed).collect();
+    for (seed, exposed) in all.iter().enumerate() {
+        pair.read_into(exposed, 0, &into).unwrap();
+        assert!(contents(&into) == bytes(4096, seed), "{seed}");
+    }
+    assert_eq!(pair.peer.mappings() - before, 64);
+}

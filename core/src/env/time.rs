@@ -13,7 +13,7 @@ const LONGEST: f64 = 100.0 * 365.0 * 24.0 * 3600.0;
 pub fn time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let Ok(number) = digits.parse::<f64>() else {
+    let Some(number) = digits.parse::<f64>().ok().filter(|number| number.is_finite()) else {
         return Err(format!("{text} is not a time such as 500ms, 5s or 2m"));
     };
     let unit = match &text[digits.len()..] {

@@ -311,4 +311,14 @@ mod tests {
         });
         assert_eq!(folder.files().len(), 1);
     }
+
+    #[test]
+    fn a_file_that_could_not_be_put_in_place_is_taken_away() {
+        let folder = Folder::new("failed");
+        let (cache, key) = (DiskCache::new(&folder.0), Key::of(&["k"]));
+        // The rename fails.
+        fs::create_dir_all(cache.path(key)).unwrap();
+        cache.write(key, b"content");
+        assert_eq!(folder.files(), [format!("{}.kernel", key.name())]);
+    }
 }

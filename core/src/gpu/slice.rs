@@ -152,9 +152,13 @@ pub(super) fn resolve(size: usize, range: impl RangeBounds<usize>) -> Result<(us
         Bound::Excluded(&at) => at,
         Bound::Unbounded => size,
     };
-    let len = end
-        .checked_sub(start)
-        .ok_or_else(|| Error::usage("slice", format!("the range {start}..{end} ends before it begins")))?;
+    let len = end.checked_sub(start).ok_or_else(|| {
+        let text = match range.end_bound() {
+            Bound::Unbounded => format!("the range begins at {start}, behind the end of {size} bytes"),
+            _ => format!("the range {start}..{end} ends before it begins"),
+        };
+        Error::usage("slice", text)
+    })?;
     check(size, start, len)?;
     Ok((start, len))
 }
@@ -169,7 +173,11 @@ mod tests {
         assert_eq!(resolve(10, 10..).unwrap(), (10, 0));
         assert_eq!(resolve(10, 2..=9).unwrap(), (2, 8));
         assert!(resolve(10, 0..11).is_err());
-        assert!(resolve(10, 11..).is_err());
+        let behind = resolve(10, 11..).unwrap_err();
+        assert!(
+            behind.message().contains("begins at 11") && behind.message().contains("10 bytes"),
+            "{behind}"
+        );
         #[expect(clippy::reversed_empty_ranges, reason = "the case under test")]
         let reversed = resolve(10, 5..3);
         assert!(reversed.is_err());

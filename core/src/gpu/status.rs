@@ -27,6 +27,8 @@ pub(crate) fn error(table: &DriverTable, software: bool, function: &'static str,
         message.push_str(
             "; a variable AQUEDUCT_SOFT_* has a bad value: standard error names it and what it takes",
         );
+    } else if function == "cuInit" && result == CUresult::CUDA_ERROR_NOT_INITIALIZED {
+        message.push_str("; CUDA does not work in a forked child of a process that has used it: start another program there");
     } else if let Some(hint) = hint(result, software) {
         message.push_str("; ");
         message.push_str(hint);

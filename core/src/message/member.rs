@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::credit::{Amount, Credit};
+use super::credit::Amount;
 use super::head::{Head, Operation};
 use super::hub::Hub;
 use super::inbox::{Inbox, Item};
 use super::line::Line;
+use super::room::Room;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering, fence, lock};
@@ -29,15 +30,12 @@ pub(super) struct Member {
     /// The longest message that both sides take.
     pub(super) eager: usize,
     pub(super) inbox: Inbox,
-    /// Room in the peer's inbox.
-    credit: Credit,
+    room: Room,
     /// The link that everything is sent on: the first one, for good, so that messages stay in order.
     sender: OnceLock<Arc<Line>>,
     /// All links: two if both sides connected at the same time.
     lines: Mutex<Vec<Arc<Line>>>,
     dirty: AtomicBool,
-    /// A send found no room, and none was found since.
-    refused: AtomicBool,
     /// In the list of peers with deadlines.
     timed: AtomicBool,
     /// Why nothing goes to or comes from the peer any more.
@@ -67,11 +65,10 @@ impl Member {
             hub,
             eager,
             inbox: Inbox::default(),
-            credit: Credit::new(inbox),
+            room: Room::new(inbox),
             sender: OnceLock::default(),
             lines: Mutex::default(),
             dirty: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
             timed: AtomicBool::new(false),
             end: OnceLock::default(),
             counted: AtomicBool::new(false),
@@ -207,36 +204,29 @@ impl Member {
     }
 
     fn try_push(&self, line: &Line, head: Head, body: &[u8], bytes: usize) -> Result<bool> {
-        if !self.credit.take(bytes) {
+        if !self.room.take(bytes) {
             return Ok(false);
         }
         let pushed = line.push(head, body);
         if !matches!(pushed, Ok(true)) {
-            self.credit.put_back(bytes);
+            self.room.put_back(bytes, || self.hub.note_room());
         }
         pushed
     }
 
-    /// A send is refused, and its thread may sleep next. The caller looks for room once more: another thread may have found it just
-    /// before. [`found_room`](Self::found_room) sees the note, or this look the room.
+    /// See [`Room::note_refused`].
     pub(super) fn note_refused(&self) {
-        self.refused.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.room.note_refused();
     }
 
-    /// There is more room, or no peer any more: wakes threads that sleep because a send was refused, and those that are about to.
+    /// See [`Room::found`].
     pub(super) fn found_room(&self) {
-        fence(Ordering::SeqCst);
-        if self.refused.load(Ordering::Relaxed) && self.refused.swap(false, Ordering::AcqRel) {
-            self.hub.note_room();
-        }
+        self.room.found(|| self.hub.note_room());
     }
 
     /// The peer gives credit back.
     pub(super) fn take_credit(&self, amount: Amount) -> Result<()> {
-        self.credit.give(amount)?;
-        self.found_room();
-        Ok(())
+        self.room.give(amount, || self.hub.note_room())
     }
 
     /// Tells the peer of credit that is due.

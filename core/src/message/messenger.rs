@@ -113,7 +113,10 @@ impl Messenger {
         let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: rank, to: Claims::ANY };
         let (mut listeners, mut ips) = (Vec::<Listener>::new(), Vec::<SocketAddr>::new());
         for interface in choose(&config.interfaces)?.into_iter().take(MAX_INTERFACES) {
-            let listener = network.listen_tcp(interface.ip, claims)?;
+            let listener = network.listen_tcp(interface.ip, claims).map_err(|error| {
+                let text = "choose another interface or address with `MessengerConfig::with_interfaces` or `with_local_address`";
+                Error::new(error.kind(), error.op(), format!("{}; {text}", error.message())).with_source(error)
+            })?;
             if let Socket::Tcp(ip) = listener.address() {
                 ips.push(*ip);
             }

@@ -50,6 +50,7 @@ mod reads;
 mod received;
 mod revocation;
 mod ring;
+mod room;
 mod sent;
 mod serving;
 mod shared;

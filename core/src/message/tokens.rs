@@ -1,7 +1,7 @@
 //! Tokens of exposed memory, and the table that knows which are good.
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::wire::{Reader, WireResult, Writer};
 
 /// The bit beside the slot that says that the memory may be mapped.
@@ -48,6 +48,10 @@ impl Token {
     /// # Errors
     /// `Remote` for another number of bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() != Self::BYTES {
+            let text = format!("a token has {} bytes, and these are {}", Self::BYTES, bytes.len());
+            return Err(Error::new(ErrorKind::Remote, "Token::from_bytes", text));
+        }
         let mut r = Reader::new(bytes);
         let token = Self::decode(&mut r)?;
         r.finish()?;

@@ -297,7 +297,7 @@ fn rejected(what: &str) -> Error {
     Error::new(
         ErrorKind::Authentication,
         "handshake",
-        format!("{what}; do all ranks have the same unique id?"),
+        format!("{what}; do both sides have the same unique id, or the same secret where one was set?"),
     )
 }
 

@@ -243,7 +243,7 @@ impl<H: ProxyHandler> Worker<H> {
             Err(error) => drop(tell.send(Err(error))),
             Ok((mut worker, _guards)) => {
                 if tell.send(Ok((worker.shared.clone(), worker.fifo.clone()))).is_ok() {
-                    let result = guarded(|| worker.serve());
+                    let result = guarded("ProxyHandler::handle", || worker.serve());
                     worker.end(result.err());
                 }
             }
@@ -262,7 +262,7 @@ impl<H: ProxyHandler> Worker<H> {
             bursts: AtomicU64::new(0),
             words: Words::new(context, config.rank, 1)?,
         });
-        guarded(|| handler.init())?;
+        guarded("ProxyHandler::init", || handler.init())?;
         Ok(Self { shared, fifo, consumer, handler, idler: Idler::new(config.idle), taken: 0 })
     }
 
@@ -351,7 +351,7 @@ impl<H: ProxyHandler> Worker<H> {
         if let Err(error) = self.fifo.close(Deadline::after(Duration::from_secs(1))) {
             log::debug!("a FIFO could not be closed: {error}");
         }
-        let ended = guarded(|| {
+        let ended = guarded("ProxyHandler::ended", || {
             self.handler.ended(failure.as_ref());
             Ok(())
         });
@@ -367,11 +367,11 @@ impl<H> fmt::Debug for Worker<H> {
     }
 }
 
-/// Turns a panic into an error.
-fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Turns a panic into an error of `op`.
+fn guarded<T>(op: &'static str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let message = format!("the handler panicked: {}", panic_text(&*panic));
-        Err(Error::new(ErrorKind::InvalidUsage, "ProxyHandler::handle", message))
+        Err(Error::new(ErrorKind::InvalidUsage, op, message))
     })
 }
 

@@ -1,15 +1,18 @@
 //! `--machine`: the machine that a plan's times are predicted for.
 
+use std::path::Path;
+
 use anyhow::Result;
 use aqueduct::plan::Plan;
 use aqueduct::plan::cost::Machine;
 
 use crate::refusal::Refusal;
 
-/// The machine of this name, or described in this file: a name with `/` or `.` is a path, so that no file of the working folder
-/// stands in for a machine that comes with the command.
+/// The machine of this name, or described in this file: one with `/` or `.`, or that no machine has, so that no file of the working
+/// folder stands in for a machine that comes with the command.
 pub(super) fn machine(name: &str) -> Result<Machine> {
-    let found = if name.contains(['/', '.']) {
+    let is_path = name.contains(['/', '.']) || (Machine::named(name).is_err() && Path::new(name).exists());
+    let found = if is_path {
         std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}")).and_then(|text| {
             Machine::parse(name, &text).map_err(|error| format!("{name}: {}", error.message()))
         })

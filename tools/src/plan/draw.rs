@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use aqueduct::ErrorKind;
 use aqueduct::plan::cost::timeline;
 use aqueduct::plan::{Op, Plan};
@@ -61,5 +61,7 @@ pub(crate) fn write(drawing: &Drawing<'_>, path: &Path) -> Result<()> {
             "{spans} operations are too many to draw, {MOST} are the most: use a smaller message, or a plan of fewer ranks"
         );
     }
-    std::fs::write(path, drawing.to_string()).with_context(|| format!("cannot write {}", path.display()))
+    let failed = |error| Refusal::new(format!("cannot write {}: {error}", path.display()));
+    std::fs::write(path, drawing.to_string()).map_err(failed)?;
+    Ok(())
 }

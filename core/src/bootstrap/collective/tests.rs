@@ -50,6 +50,26 @@ fn a_broadcast_that_cannot_be_is_an_error_for_all() {
 }
 
 #[test]
+fn a_gathering_of_too_much_names_who_gave_it_on_all_ranks() {
+    for (size, culprit) in [(1, 0), (2, 0), (3, 1), (5, 2)] {
+        let errors = ranks(size, |b| {
+            let mine = vec![0; if b.rank() == culprit { MAX_MESSAGE + 1 } else { 1 }];
+            b.all_gather(&mine, soon()).map(|_| ())
+        });
+        for (rank, error) in (0..).zip(errors) {
+            let Err(error) = error else { panic!("rank {rank} of {size} has it all") };
+            let kind = if rank == culprit { ErrorKind::InvalidUsage } else { ErrorKind::Remote };
+            assert_eq!(
+                (error.op(), error.kind(), error.peer()),
+                ("all_gather", kind, Some(culprit)),
+                "{error}"
+            );
+            assert!(error.message().contains("gather them in parts"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn the_longest_message_is_broadcast_whole() {
     let long = |b: &LocalBootstrap| b.broadcast(1, &vec![b.rank() as u8; MAX_MESSAGE], soon()).unwrap();
     for heard in ranks(3, long) {

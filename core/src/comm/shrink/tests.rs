@@ -1,5 +1,6 @@
 //! Shrinking twice without the same ranks.
 
+use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -13,6 +14,15 @@ use crate::sync::{AtomicU32, Ordering};
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
+}
+
+thread_local! {
+    /// What happens on this thread once all members have made the communicator.
+    static MET: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+pub(super) fn met() {
+    MET.take().into_iter().for_each(|run| run());
 }
 
 /// Counts a driver's allocations of abort words, which a communicator makes before it says anything to other ranks.
@@ -75,6 +85,34 @@ fn a_shrink_that_is_called_again_without_the_same_ranks_hears_nothing_of_the_one
                 } else {
                     bootstrap.barrier(soon()).unwrap();
                 }
+            });
+        }
+    });
+}
+
+/// Between the meeting and its end a rank may have bound itself to another group: it may not go on in both.
+#[test]
+fn a_generation_that_is_not_this_calls_to_complete_is_not_returned() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    std::thread::scope(|scope| {
+        for bootstrap in bootstrap::local(3) {
+            let driver = driver.clone();
+            scope.spawn(move || {
+                let rank = bootstrap.rank();
+                let context = Context::new(&Device::new(&driver, rank).unwrap()).unwrap();
+                let config = CommunicatorConfig::default().with_local_address(Ipv4Addr::LOCALHOST.into());
+                let comm = Communicator::new(&bootstrap, &context, config, soon()).unwrap();
+                bootstrap.barrier(soon()).unwrap();
+                if rank == 0 {
+                    let other = comm.clone();
+                    // As a rank that can complete nothing any more.
+                    MET.set(Some(Box::new(move || drop(other.group().control().leave()))));
+                    assert!(comm.shrink(&[2], soon()).is_err(), "it goes on all the same");
+                } else if rank == 1 {
+                    // It has met rank 0 before that one left, or begins anew without it.
+                    let _ = comm.shrink(&[2], soon());
+                }
+                bootstrap.barrier(soon()).unwrap();
             });
         }
     });

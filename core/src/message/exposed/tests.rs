@@ -3,6 +3,7 @@
 use super::keys::RETRY;
 use super::*;
 use crate::message::lent::Lent;
+use crate::message::mappings::{Mapping, Place};
 
 impl Lending {
     fn copy(&self) -> Vec<u8> {
@@ -126,4 +127,23 @@ fn there_are_only_so_many() {
     assert_eq!(table.expose(vec![1].into()).unwrap_err().kind(), crate::ErrorKind::Exhausted);
     drop(last);
     table.expose(vec![1].into()).unwrap();
+}
+
+/// Whoever has mapped the memory may not read on because a piece of it is still on its way to another peer.
+#[test]
+fn mappings_see_the_revocation_while_a_piece_is_lent() {
+    let table = Arc::new(Exposures::new(7));
+    let memory = SharedMemory::allocate(64).unwrap();
+    let exposed = table.expose((&memory).into()).unwrap();
+    let token = exposed.token();
+    let piece = table.lend(&token, 0, 64).unwrap();
+    let shown = table.map(&token, 0, 64).unwrap().unwrap();
+    let place = Place { length: 64, word: shown.index, serial: shown.serial };
+    let fd = shown.descriptor().unwrap().try_clone_to_owned().unwrap();
+    drop(shown);
+    let mapping = Mapping::open(fd, place).unwrap();
+    assert!(!mapping.is_revoked());
+    drop(exposed);
+    assert!(mapping.is_revoked());
+    drop(piece);
 }

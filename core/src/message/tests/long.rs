@@ -110,3 +110,26 @@ fn a_read_that_cannot_begin_leaves_the_offer_open() {
     assert!(read.take().into_iter().all(|bytes| bytes.unwrap() == [5; 100]));
     assert_eq!(kinds(sent.take()), [Ok(Delivery::Delivered), Ok(Delivery::Delivered)]);
 }
+
+/// A send that was refused for want of a place has to be told of the place that a deadline frees.
+#[test]
+fn an_offer_that_is_too_late_makes_room_for_another() {
+    let (a, b) = (messenger(0), messenger(1));
+    let _queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let ended = Seen::new();
+    let send = |deadline: Duration| peer.send_long(1, b"", vec![1; 10], deadline, ended.adder()).unwrap();
+    let most = a.core.engine.hub.limits.longs;
+    for offer in 1..=most {
+        let deadline = if offer == most { Duration::from_millis(50) } else { HOUR };
+        until(&[&a, &b], || send(deadline) == Sent::Done);
+    }
+    // Deadlines are looked at in `poll`, which nobody has called since.
+    assert_eq!(send(HOUR), Sent::Retry(Reason::TooManyLong));
+    let (_, before) = a.core.engine.hub.news();
+    until(&[&a, &b], || ended.len() == 1);
+    let (_, after) = a.core.engine.hub.news();
+    assert_eq!(after, before + 1, "whoever sleeps is not woken");
+    assert_eq!(kinds(ended.take()), [Err(ErrorKind::Timeout)]);
+    until(&[&a, &b], || send(HOUR) == Sent::Done);
+}

@@ -327,6 +327,8 @@ fn a_sleep_ends_when_an_operation_is_too_late() {
     let send = |due| assert_eq!(peer.send_long(1, b"", vec![1; 100], due, |_| {}).unwrap(), Sent::Done);
     send(Deadline::after(SOON));
     assert!(a.next_deadline().is_some_and(|look| due < look));
+    // An operation that has time does not put off the looks.
+    assert!(a.next_deadline().is_some_and(|look| look < Deadline::after(Duration::from_secs(2))));
     send(due);
     assert_eq!(a.next_deadline(), Some(due));
     let start = Instant::now();

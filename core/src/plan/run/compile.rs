@@ -187,13 +187,49 @@ fn packets_stay_whole(comm: &Communicator, plan: &Plan, config: &ExecutorConfig)
 /// The part of what is left that a plan takes which names no size.
 const UNSIZED: u64 = 16;
 
-/// The distance of chunks of scratch, and the longest message.
+/// Of the scratch that errors name, so many bytes for each rank: plans of a `Collective` are made for more than the least, if there is more.
+const MODEST: u64 = 4096;
+
+/// Too little scratch is left for a plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shortage {
+    /// Bytes of the longest message.
+    wanted: u64,
+    /// Bytes of scratch that it takes.
+    needed: u128,
+    /// Bytes that a rank has left.
+    left: u64,
+}
+
+impl Shortage {
+    /// The error of a call, all of whose plans get by with `more` bytes more, if any number of bytes helps.
+    #[cold]
+    pub(super) fn error(self, agreed: Agreed, more: Option<u64>, ranks: u32) -> Error {
+        let Self { wanted, needed, left } = self;
+        let more = more.map_or(needed.saturating_sub(u128::from(left)), u128::from);
+        let all = u128::from(agreed.scratch_bytes) + more;
+        let all = all.max(u128::from(MODEST * u64::from(ranks))) + u128::from(agreed.taken_bytes);
+        let taken = agreed.taken_bytes > 0 || left < agreed.scratch_bytes;
+        Error::usage(
+            PREPARE,
+            format!(
+                "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank has left is {left}; \
+                 set AQUEDUCT_SCRATCH_BYTES to {all} or more (or CommunicatorConfig::with_scratch_bytes), or prepare for \
+                 shorter messages (ExecutorConfig::with_max_bytes, or with_packet_bytes, with_line_bytes and with_staging_bytes of a \
+                 CollectiveConfig){}",
+                if taken { ", or drop plans that are done with" } else { "" }
+            ),
+        )
+    }
+}
+
+/// The distance of chunks of scratch, and the longest message, with so many bytes of scratch `left`.
 pub(super) fn scratch(
     plan: &Plan,
     chunks: Chunks,
     config: &ExecutorConfig,
-    agreed: Agreed,
-) -> Result<(u64, u64)> {
+    left: u64,
+) -> std::result::Result<(u64, u64), Shortage> {
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
     let most = plan.ranks.iter().map(|rank| u64::from(rank.scratch_chunks)).max().unwrap_or(0);
     let (all, uses) = (most * halves, Uses::of(plan));
@@ -203,25 +239,14 @@ pub(super) fn scratch(
     }
     let distance = chunks.scratch(wanted);
     let needed = u128::from(uses.chunk(plan, distance).unwrap_or(u64::MAX)) * u128::from(all);
-    if needed <= u128::from(agreed.scratch_bytes) {
+    if needed <= u128::from(left) {
         return Ok((distance, wanted));
     }
     // A plan that names no size leaves the most of it to others.
     let fits = |bytes: u64| Some(uses.distance(plan, bytes / all)).filter(|&distance| distance > 0);
-    let fits = fits(agreed.scratch_bytes / UNSIZED).or_else(|| fits(agreed.scratch_bytes)).unwrap_or(0);
+    let fits = fits(left / UNSIZED).or_else(|| fits(left)).unwrap_or(0);
     if config.max_bytes.is_some() || fits == 0 {
-        return Err(Error::usage(
-            PREPARE,
-            format!(
-                "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank has left is {}; \
-                 set AQUEDUCT_SCRATCH_BYTES to {} or more (or CommunicatorConfig::with_scratch_bytes), or prepare for \
-                 shorter messages (ExecutorConfig::with_max_bytes, or with_packet_bytes, with_line_bytes and with_staging_bytes of a \
-                 CollectiveConfig){}",
-                agreed.scratch_bytes,
-                needed + u128::from(agreed.taken_bytes),
-                if agreed.taken_bytes > 0 { ", or drop plans that are done with" } else { "" }
-            ),
-        ));
+        return Err(Shortage { wanted, needed, left });
     }
     Ok((fits, chunks.largest(fits)))
 }
@@ -231,10 +256,6 @@ mod tests {
     use super::*;
     use crate::plan::samples;
 
-    fn left(scratch_bytes: u64) -> Agreed {
-        Agreed { scratch_bytes, taken_bytes: 0, multicast: None }
-    }
-
     /// The error of too little scratch names an amount: it is enough, and one byte less is not.
     #[test]
     fn the_scratch_that_an_error_names_is_enough() {
@@ -243,11 +264,8 @@ mod tests {
             plan.settings.protocol = protocol;
             for bytes in [1 << 20, 960, 12_345] {
                 let config = ExecutorConfig::default().with_max_bytes(bytes);
-                let with = |scratch_bytes| scratch(&plan, Chunks::of(&plan), &config, left(scratch_bytes));
-                let error = with(1).unwrap_err().to_string();
-                let named = error.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
-                let needed: u64 =
-                    named.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{error}"));
+                let with = |left| scratch(&plan, Chunks::of(&plan), &config, left);
+                let needed = u64::try_from(with(1).unwrap_err().needed).unwrap();
                 assert_eq!(with(needed).unwrap().1, bytes, "{protocol:?}");
                 assert!(with(needed - 1).is_err(), "{protocol:?}");
             }
@@ -255,7 +273,7 @@ mod tests {
             let config = ExecutorConfig::default();
             for scratch_bytes in [10_000, 100_000, 1 << 26] {
                 let (distance, _) =
-                    scratch(&plan, Chunks::of(&plan), &config, left(UNSIZED * scratch_bytes)).unwrap();
+                    scratch(&plan, Chunks::of(&plan), &config, UNSIZED * scratch_bytes).unwrap();
                 let chunk = Uses::of(&plan).chunk(&plan, distance).unwrap();
                 assert!(
                     4 * chunk <= scratch_bytes && 5 * chunk > scratch_bytes - 8192,

@@ -9,7 +9,8 @@ use crate::gpu::Series;
 /// Times that a block of a traced kernel can note in a call: 64 KiB.
 const RECORDS: u32 = 4096;
 
-/// Settings of [`Executor::prepare`](super::Executor::prepare). Every rank must pass the same.
+/// Settings of [`Executor::prepare`](super::Executor::prepare). Every rank must pass the same, but for [`with_trace`](Self::with_trace) and
+/// [`unchecked`](Self::unchecked), which are each rank's own.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ExecutorConfig {

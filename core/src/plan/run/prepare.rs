@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::agreement::{Agreed, Offer, agree, all_done};
 use super::arena::{Parts, PendingArena, neighbours, reaches_users};
-use super::compile::{Compiled, Uncompiled, demand, describe, scratch};
+use super::compile::{Compiled, Shortage, Uncompiled, demand, describe, scratch};
 use super::config::ExecutorConfig;
 use super::ir::Plan;
 use super::lane::Lanes;
@@ -87,22 +87,12 @@ pub(super) fn prepare_all<'p>(
     };
     let (compiled, agreed) = agree(comm, &offers, compiled, deadline)?;
 
-    let mut taken = 0;
-    let sized = drafts.iter().zip(&agreed).map(|(draft, agreed)| {
-        let agreed = &Agreed {
-            scratch_bytes: agreed.scratch_bytes.saturating_sub(taken),
-            taken_bytes: agreed.taken_bytes + taken,
-            ..*agreed
-        };
-        let chunks = Chunks::of(draft.plan);
-        let scratch = scratch(draft.plan, chunks, &draft.config, *agreed)?;
-        let parts = Parts::of_all(draft.plan, scratch.0, agreed.multicast)?;
-        let share = parts.iter().map(Parts::scratch_bytes).max().unwrap_or(0);
-        taken += share;
-        Ok(Sized { chunks, scratch, parts, share, transports: draft.transports() })
-    });
     // Of what all ranks know: it fails on all of them or on none.
-    let sized = sized.collect::<Result<Vec<_>>>()?;
+    let sized = size_all(&drafts, &agreed, 0)?.map_err(|shortage| {
+        let more = least(|more| matches!(size_all(&drafts, &agreed, more), Ok(Ok(_))));
+        // The ranks have agreed on scratch for all plans together.
+        shortage.error(agreed[0], more, comm.size())
+    })?;
     let steps = drafts.iter().zip(&sized).zip(&compiled);
     let begun: Result<Vec<Begun>> =
         steps.map(|((draft, sized), (compiled, _))| draft.begin(sized, compiled, deadline)).collect();
@@ -125,6 +115,39 @@ pub(super) fn prepare_all<'p>(
         }
     }
     Ok(made)
+}
+
+/// The sizes of all drafts, with `more` bytes of scratch than every rank has left; or which of them has too little.
+fn size_all(
+    drafts: &[Draft<'_>],
+    agreed: &[Agreed],
+    more: u64,
+) -> Result<std::result::Result<Vec<Sized>, Shortage>> {
+    let (mut taken, mut all) = (0, Vec::new());
+    for (draft, agreed) in drafts.iter().zip(agreed) {
+        let chunks = Chunks::of(draft.plan);
+        let left = agreed.scratch_bytes.saturating_add(more).saturating_sub(taken);
+        let scratch = match scratch(draft.plan, chunks, &draft.config, left) {
+            Ok(scratch) => scratch,
+            Err(shortage) => return Ok(Err(shortage)),
+        };
+        let parts = Parts::of_all(draft.plan, scratch.0, agreed.multicast)?;
+        let share = parts.iter().map(Parts::scratch_bytes).max().unwrap_or(0);
+        taken += share;
+        all.push(Sized { chunks, scratch, parts, share, transports: draft.transports() });
+    }
+    Ok(Ok(all))
+}
+
+/// The least number of bytes that is `enough`, if any is that a device may have. What is more than enough is enough.
+fn least(enough: impl Fn(u64) -> bool) -> Option<u64> {
+    let mut above = (0..50).map(|bit| 1_u64 << bit).find(|&bytes| enough(bytes))?;
+    let mut below = above / 2;
+    while above - below > 1 {
+        let middle = below + (above - below) / 2;
+        if enough(middle) { above = middle } else { below = middle }
+    }
+    Some(above)
 }
 
 /// This rank's kernels of each draft, and the records that they write.

@@ -1,8 +1,12 @@
 //! Connections whose stream a test holds up.
 
+use cuda_driver_sys::CUresult;
+
 use super::*;
-use crate::comm::Communicator;
+use crate::bootstrap;
+use crate::comm::{Communicator, CommunicatorConfig, Transport};
 use crate::error::ErrorKind;
+use crate::gpu::{Context, Device, Driver, Hooks};
 use crate::transport::tests::{resources, wait_for, with_memories};
 
 /// The peer of the connections, which has nothing to do with them.
@@ -107,4 +111,41 @@ fn an_idle_connection_leaves_nothing_to_wait_for() {
         drop(ipc);
         assert_eq!(connections(), before);
     });
+}
+
+/// Aborts the communicator and opens the gate just before the look that finds the operations done.
+struct Late(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hooks for Late {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        let armed = (function == "cuStreamQuery").then(|| lock(&self.0).take()).flatten();
+        armed.into_iter().for_each(|run| run());
+        None
+    }
+}
+
+/// Kernels leave early at an abort, and what was copied behind them may be no result of theirs.
+#[test]
+fn a_flush_that_ends_after_an_abort_says_so() {
+    let late = Arc::new(Late(Mutex::new(None)));
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(late.clone());
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let soon = || Deadline::after(std::time::Duration::from_secs(60));
+    let bootstrap = bootstrap::local(1);
+    let comm = Communicator::new(&bootstrap[0], &context, CommunicatorConfig::default(), soon()).unwrap();
+    let connection = comm.connect(0, 0, Transport::CudaIpc).unwrap();
+    comm.setup(soon()).unwrap();
+    let connection = connection.get().unwrap();
+    let (stream, event) = (Stream::new(&context).unwrap(), Event::new(&context).unwrap());
+    let gate = Gate::close(&stream);
+    event.record(&stream).unwrap();
+    connection.wait_event(&event).unwrap();
+    let aborted = comm.clone();
+    *lock(&late.0) = Some(Box::new(move || {
+        aborted.abort("on purpose");
+        gate.open();
+        // The device ends what waited.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }));
+    assert_eq!(connection.flush(soon()).unwrap_err().kind(), ErrorKind::Aborted);
 }

@@ -80,7 +80,10 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
         Operation::Read => (4 << 10, 4 << 20),
     };
     let (min, max) = args.sweep.bounds(min, max)?;
-    if min == 0 || (operation != Operation::Read && max > 8 << 10) {
+    if min == 0 {
+        refuse!("perf {} begins at 1 B", operation.name());
+    }
+    if operation != Operation::Read && max > 8 << 10 {
         refuse!("sizes of messages are 1 B to 8 KiB; use message-read for longer data");
     }
     let Sizes { list: sizes, .. } = args.sweep.rounded(min, max, Rounding::Up, 1, "bytes");

@@ -9,6 +9,7 @@ use super::{Address, Gate, SOON, STALL, context, driver, eventually};
 use crate::ErrorKind;
 use crate::fault::{Calls, DriverFault, DriverFaults};
 use crate::gpu::{CaptureMode, Context, Device, Driver, Event, GpuBuffer, GraphExec, KeepAlive, Stream};
+use crate::sync::{AtomicBool, Ordering};
 
 #[test]
 fn a_context_is_shared_and_entering_restores_the_callers() {
@@ -344,4 +345,39 @@ fn a_query_that_fails_is_no_answer_and_an_attribute_that_is_not_known_is_no() {
     assert!(!ask(CUresult::CUDA_ERROR_INVALID_VALUE).unwrap());
     let error = ask(CUresult::CUDA_ERROR_ECC_UNCORRECTABLE).unwrap_err();
     assert!(error.to_string().contains("cuDeviceGetAttribute"), "{error}");
+}
+
+/// A service that its last owner ends. Kernels that have asked it before have not given up.
+#[derive(Debug)]
+struct Service(Arc<AtomicBool>);
+
+struct LastOwner(Arc<AtomicBool>);
+
+impl crate::outcome::Outcome for Service {
+    fn outcome(&self, op: &'static str) -> crate::Result<()> {
+        if self.0.load(Ordering::Acquire) {
+            Err(crate::Error::usage(op, "the service has ended"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Drop for LastOwner {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn what_work_relied_on_is_asked_before_it_is_dropped() {
+    let context = context(0);
+    let stream = Stream::new(&context).unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let gate = Gate::close(&stream);
+    stream.retain(Arc::new(LastOwner(ended.clone()))).unwrap();
+    stream.depend_on(&(Arc::new(Service(ended.clone())) as Arc<dyn crate::outcome::Outcome>));
+    gate.open();
+    stream.synchronize(SOON).unwrap();
+    assert!(ended.load(Ordering::Acquire), "and then it is dropped");
 }

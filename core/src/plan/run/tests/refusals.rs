@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use cuda_driver_sys::CUresult;
 
+use super::super::super::program::{CollectiveProgram, Pattern, SyncType};
 use super::super::super::{Kind, Reduction, samples};
 use super::{
-    Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks, ranks_on,
+    Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, Stream, alone, close, everywhere, ranks, ranks_on,
 };
 use crate::comm::{Communicator, Transport};
+use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind};
 use crate::gpu::{Context, GpuBuffer, Hooks};
 
@@ -149,5 +151,58 @@ fn packets_through_ports_over_a_nic_are_refused() {
     for refused in prepare(&plain) {
         assert!(!refused.unwrap_err().to_string().contains("packet"), "there is no NIC, but that is all");
     }
+    close(&comms);
+}
+
+/// In place the input of rank 1 begins in the middle of its buffer, which ends there: what its peer would read is not its own.
+#[test]
+fn a_buffer_of_a_peer_that_ends_before_its_part_is_refused() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let program = CollectiveProgram::new("pull", Pattern::all_gather(2, 1).in_place());
+    for (me, peer) in [(0, 1), (1, 0)] {
+        let (mine, theirs) = (program.rank(me), program.rank(peer));
+        let channel = mine.memory_channel(peer);
+        channel.signal(0, SyncType::None);
+        channel.wait(0, SyncType::After);
+        channel.get(mine.output().chunk(peer), theirs.input().chunk(0), 0);
+        channel.signal(0, SyncType::Before);
+        channel.wait(0, SyncType::None);
+    }
+    let plan = program.build().unwrap();
+    let results = everywhere(&comms, |comm| {
+        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().with_max_bytes(1024), LIMIT)?;
+        let bytes = if comm.rank() == 0 { 2048 } else { 1024 };
+        let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
+        let shown = executor.prepare_buffers(&buffer, &buffer, LIMIT)?;
+        let stream = Stream::new(comm.context())?;
+        let result = executor.execute_on(&stream, &shown, 256, Element::I32, None);
+        comm.abort("what rank 1 may have launched has no partner");
+        Ok(result)
+    });
+    let error = results.into_iter().next().unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+    assert!(error.message().contains("rank 1 has shown has 1024 bytes; this call needs 2048"), "{error}");
+}
+
+#[test]
+fn buffers_of_ports_are_let_go_with_what_was_shown() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let plan = samples::port_all_gather();
+    let left = everywhere(&comms, |comm| {
+        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default(), LIMIT)?;
+        let buffer = Arc::new(GpuBuffer::new(comm.context(), 4096)?);
+        let shown = executor.prepare_buffers(&buffer, &buffer, LIMIT)?;
+        let weak = Arc::downgrade(&buffer);
+        drop((shown, buffer));
+        let (soon, mut backoff) = (Deadline::after(LIMIT), Backoff::new());
+        while weak.upgrade().is_some() && !soon.expired() {
+            comm.context().reap();
+            backoff.pause(soon);
+        }
+        Ok((weak.upgrade().is_none(), executor))
+    });
+    assert!(left.into_iter().all(|left| left.unwrap().0), "a proxy holds them as long as the executor lives");
     close(&comms);
 }

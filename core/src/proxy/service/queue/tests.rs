@@ -269,3 +269,21 @@ fn a_queue_that_has_failed_keeps_no_number_and_tells_everybody() {
     queue.remove(later);
     assert!(queue.is_spent() && ports.number(later).is_none());
 }
+
+/// A kernel that pushes to a peer that takes nothing must come to a stop, and not fill the host's memory.
+#[test]
+fn a_request_above_the_limit_waits_for_room() {
+    gated(3, |end| {
+        [1, 2].into_iter().for_each(|number| end.put(number, TriggerKind::DATA, 1));
+        assert_eq!(end.queue.deferred.len(), 1);
+        let open = end.open.clone();
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            open.send(()).unwrap();
+        });
+        end.put(3, TriggerKind::DATA, 1);
+        assert_eq!(end.queue.deferred.len(), 1, "as many as may wait");
+        opener.join().unwrap();
+        end.finish();
+    });
+}

@@ -367,3 +367,17 @@ fn the_service_thread_looks_until_a_device_has_what_was_received_for_it() {
         assert_eq!(far.hear(), Frame::Ack { count: 2 });
     });
 }
+
+/// Without it the memory of both ends would be held until the next call, which may never come.
+#[test]
+fn an_operation_from_before_there_was_a_socket_is_asked_about_without_another_call() {
+    with_duplex(|Rig { duplex, memory, .. }| {
+        update(duplex, memory, 7);
+        duplex.kick().unwrap();
+        let mut far = attach(duplex);
+        assert!(matches!(far.hear(), Frame::Update { value: 7, .. }));
+        assert_eq!(far.hear(), Frame::Ask);
+        far.say(&[Frame::Ack { count: 2 }]);
+        wait_for("not noted", || duplex.has_landed(2).unwrap());
+    });
+}

@@ -337,3 +337,35 @@ fn a_write_that_waits_in_line_asks_nothing_of_the_socket() {
         assert_eq!((free.frames().len(), first.spilled, half.free()), (3, 0, 1));
     });
 }
+
+/// The one block that there is belongs to whoever is first in the line and can use it.
+#[test]
+fn a_write_whose_turn_the_socket_puts_off_leaves_the_line() {
+    with_memories(|comm, [memory, _]| {
+        let remote = memory.remote().unwrap().0;
+        let region = remote.region().unwrap();
+        let half = Arc::new(Half::new(comm.context(), 1).unwrap());
+        let [mut first, mut second] =
+            [(); 2].map(|()| Outbox::new(Staging::new(half.clone(), None), 1, reads()));
+        let mut holder = Staging::new(half.clone(), None);
+        assert!(holder.take(64).is_some());
+        let device = Arc::new(crate::gpu::GpuBuffer::new(comm.context(), 64).unwrap());
+        let host = Arc::new(HostBuffer::new(comm.context(), 64).unwrap());
+        let (full, free) = (Pipe::default(), Pipe::with_room(usize::MAX));
+        for outbox in [&mut first, &mut second] {
+            outbox.write(remote, region, 0, Place::Device(device.slice(..).unwrap()), 64);
+        }
+        assert_eq!(first.progress(&full).unwrap(), Obstacle::Memory);
+        assert_eq!(second.progress(&free).unwrap(), Obstacle::Memory);
+        // Answers go before, and the peer takes none of them.
+        first.answer((0..READY).map(|_| (place(&host), 64))).unwrap();
+        assert_eq!(first.progress(&full).unwrap(), Obstacle::Socket);
+        holder.free_oldest();
+        assert_eq!(first.progress(&full).unwrap(), Obstacle::Socket);
+        let deadline = soon();
+        while second.progress(&free).unwrap() != Obstacle::Nothing {
+            assert!(!deadline.expired(), "the block is kept for one that cannot use it");
+        }
+        assert_eq!(free.frames().len(), 1);
+    });
+}
