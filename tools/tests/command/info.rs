@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{aqueduct, run};
+use crate::support::{aqueduct, run, script};
 
 #[test]
 fn on_a_machine_with_nothing() {
@@ -261,6 +261,21 @@ fn a_bad_value_is_refused_once() {
             let outcome = run(aqueduct(arguments).env(name, value)).exited(2);
             assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
             outcome.says(&[&format!("aqueduct: {name}={value} is not valid; it takes ")]);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
+    run(&mut script(&format!("mkfifo {pipe}"))).exited(0);
+    for (name, value, words) in [
+        ("AQUEDUCT_LOG_FILE", "/nonexistent/x", "cannot open AQUEDUCT_LOG_FILE=/nonexistent/x"),
+        // Nobody reads it, and nobody writes to it.
+        ("AQUEDUCT_LOG_FILE", &*pipe, "cannot open AQUEDUCT_LOG_FILE="),
+        ("AQUEDUCT_TUNING", &*pipe, "is a pipe; every rank reads the table, so it must be a file"),
+    ] {
+        for arguments in [&["run", "-n", "3", "--", "aqueduct"][..], &[], &["perf", "all-reduce"]] {
+            let outcome = run(aqueduct(arguments).env(name, value)).exited(2);
+            assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
+            outcome.says(&[words]);
         }
     }
     // Help and version need no settings.

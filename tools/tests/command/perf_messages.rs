@@ -60,8 +60,13 @@ fn percentiles_and_rates_are_in_the_files() {
 
 #[test]
 fn what_cannot_be_measured_is_refused() {
-    for arguments in [["message", "-b", "9K"], ["message-rate", "-b", "0"], ["message", "-e", "1M"]] {
-        run(&mut aqueduct(&[&["perf"][..], &arguments].concat())).exited(2).says(&["use message-read"]);
+    for (arguments, words) in [
+        (["message", "-b", "9K"], "use message-read"),
+        (["message", "-e", "1M"], "use message-read"),
+        (["message-rate", "-b", "0"], "perf message-rate begins at 1 B"),
+        (["message-read", "-b", "0"], "perf message-read begins at 1 B"),
+    ] {
+        run(&mut aqueduct(&[&["perf"][..], &arguments].concat())).exited(2).says(&[words]);
     }
     perf("2", &["message", "-n", "1"]).exited(2).says(&["starts its own second process"]);
 }

@@ -53,6 +53,7 @@ fn right_and_wrong_plans() {
         .exited(2)
         .says(&["/nonexistent: No such file"]);
     run(&mut aqueduct(&["plan", "check"])).exited(2);
+    run(&mut aqueduct(&["plan", "check", "/dev/zero"])).exited(2).says(&["/dev/zero: longer than 2 GiB"]);
     run(&mut aqueduct(&["plan", "show", right])).exited(0).prints(&[
         "pair: allreduce of 2 ranks, out of place",
         "    0: move input[0] -> rank 1 scratch[0] packets",
@@ -267,6 +268,8 @@ fn predictions_stand_behind_the_simulations_result() {
     assert!(rows.iter().all(|row| (row[0] / row[1] / 1e3 - row[2]).abs() < 0.02 * row[2] + 0.01), "{rows:?}");
     let simulate = |machine: &str| run(&mut aqueduct(&["plan", "simulate", plan, "--machine", machine]));
     simulate("h100").exited(2).says(&["there is no machine \"h100\"; use one of h200-x2"]);
+    // The tests run where the package's sources are.
+    simulate("src").exited(2).says(&["src: Is a directory"]);
     simulate("/nonexistent").exited(2).says(&["/nonexistent: No such file"]);
     let described = file("machine", "gpus 1\ngpus 2\n");
     simulate(described.to_str().unwrap()).exited(2).says(&["line 2: gpus stands here a second time"]);
@@ -294,6 +297,7 @@ fn drawings_and_names_that_would_do_something() {
     assert_ne!(std::fs::read_to_string(svg).unwrap(), first);
     draw(&["--machine", "none"]).exited(2).says(&["there is no machine"]);
     run(&mut aqueduct(&["plan", "show", plan, "--svg", "/nonexistent/x.svg"]))
+        .exited(2)
         .says(&["cannot write /nonexistent/x.svg"]);
     run(&mut aqueduct(&["plan", "show", plan, "--bytes", "1M"])).exited(2).says(&["--svg"]);
     for args in [&["plan", "show", plan][..], &["plan", "simulate", plan], &["plan", "check", plan]] {
