@@ -6,6 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -106,10 +107,13 @@ fn expand(pattern: &str, host: &str) -> String {
 }
 
 fn open(path: &str) -> Result<File> {
-    // First not blocking: a pipe that nobody reads must not hold us up.
-    let mut options = OpenOptions::new();
-    options.create(true).append(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).and_then(|_probe| options.custom_flags(0).open(path));
+    // Not blocking: a pipe that nobody reads must not hold us up. Lines wait for a reader that is slow.
+    let file = OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.and_then(|file| {
+        // SAFETY: it sets the flags of a file of our own: of those that can be changed, O_APPEND alone is left.
+        let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
+        if result == 0 { Ok(file) } else { Err(std::io::Error::last_os_error()) }
+    });
     file.map_err(|error| Error::system("logging", format!("cannot open AQUEDUCT_LOG_FILE={path}"), error))
 }
 

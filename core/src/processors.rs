@@ -7,25 +7,63 @@ pub(crate) fn allowed() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Those for one of `ranks` processes or threads of this host that compute at the same time: its part of the host, or what it is bound to
-/// if that is less. At least one.
-pub(crate) fn share(ranks: usize) -> usize {
-    // SAFETY: it takes a number and returns one.
-    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    let online = usize::try_from(online).unwrap_or(1);
-    allowed().min(online / ranks.max(1)).max(1)
+/// This process's part of those that it may use, if processes of the host that may use some of the same compute at the same time. `others`
+/// are their process ids; `None` is one of which nothing is known here. At least one.
+pub(crate) fn share(others: impl IntoIterator<Item = Option<u32>>) -> usize {
+    let mine = affinity(0);
+    let shares = |other: Option<u32>| match (mine, other.and_then(affinity_of)) {
+        (Some(mine), Some(theirs)) => overlap(&mine, &theirs),
+        _ => true,
+    };
+    let sharing = 1 + others.into_iter().filter(|other| shares(*other)).count();
+    (allowed() / sharing).max(1)
+}
+
+fn affinity_of(pid: u32) -> Option<libc::cpu_set_t> {
+    affinity(libc::pid_t::try_from(pid).ok()?)
+}
+
+/// The processors that a process may use; 0 is this thread.
+fn affinity(pid: libc::pid_t) -> Option<libc::cpu_set_t> {
+    // SAFETY: all-zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a live output of so many bytes.
+    let result = unsafe { libc::sched_getaffinity(pid, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    (result == 0).then_some(set)
+}
+
+fn overlap(a: &libc::cpu_set_t, b: &libc::cpu_set_t) -> bool {
+    let bits = 8 * size_of::<libc::cpu_set_t>();
+    // SAFETY: numbers below the bits of a set.
+    (0..bits).any(|cpu| unsafe { libc::CPU_ISSET(cpu, a) && libc::CPU_ISSET(cpu, b) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn set(cpus: &[usize]) -> libc::cpu_set_t {
+        // SAFETY: all-zero is an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: small numbers.
+        cpus.iter().for_each(|cpu| unsafe { libc::CPU_SET(*cpu, &mut set) });
+        set
+    }
+
     #[test]
-    fn a_share_is_at_least_one_and_at_most_what_the_process_may_use() {
-        assert_eq!(share(usize::MAX), 1);
-        let all = share(1);
-        assert!((1..=allowed()).contains(&all));
-        assert_eq!(share(0), all);
-        assert!(share(2) <= all);
+    fn who_may_use_the_same_processors_shares_them() {
+        let me = std::process::id();
+        assert_eq!(share([]), allowed());
+        assert_eq!(share([Some(me)]), (allowed() / 2).max(1), "another rank of this process");
+        assert_eq!(share([None; 3]), (allowed() / 4).max(1), "processes that cannot be seen");
+        assert_eq!(share(vec![None; 100_000]), 1);
+        // None has the largest number.
+        assert_eq!(share([Some(u32::MAX)]), (allowed() / 2).max(1));
+    }
+
+    #[test]
+    fn sets_overlap_if_one_processor_is_in_both() {
+        assert!(overlap(&set(&[0, 5]), &set(&[5, 900])));
+        assert!(!overlap(&set(&[0, 4]), &set(&[1, 5])) && !overlap(&set(&[]), &set(&[1])));
     }
 }

@@ -74,7 +74,7 @@ pub const TARGETS: &[Target] = &[
     new("message-packet", core::message_packet, Form::Exact),
     new("channel-trigger", software::channel_trigger, Form::Exact),
     // A device, its thread and its memory are made for the first input.
-    Target { name: "connection", decode: software::connection, form: Form::Exact, memory: 64 << 20 },
+    Target { name: "connection", decode: software::connection, form: Form::OneWay, memory: 64 << 20 },
     new("ptx", software::ptx, Form::OneWay),
     Target { name: "template", decode: software::template, form: Form::OneWay, memory: 16 << 20 },
 ];

@@ -68,7 +68,8 @@ pub trait Bootstrap: Debug + Send + Sync {
     ///
     /// # Errors
     /// `InvalidUsage` on a rank whose `mine` has more than [`MAX_MESSAGE`] bytes, which the other ranks learn as `Remote`, with that
-    /// rank; `Timeout`, with the rank that was waited for, if that one does not come.
+    /// rank, and all can go on; `Timeout`, with the rank that was waited for, if that one does not come. After a `Timeout` the ranks are
+    /// out of step: a later call may return bytes of this one.
     fn all_gather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
         all_gather(self, mine, deadline)
     }
@@ -114,6 +115,8 @@ const MAX_NAMED: usize = 16;
 /// How a message begins.
 const FINE: u8 = 0;
 const FAILED: u8 = 1;
+/// As failed, and all ranks go through all rounds.
+const REFUSED: u8 = 2;
 const MAX_TEXT: usize = 1024;
 /// Bytes of a message that belong to no block, at most: the reason of a failure is the longest.
 const MAX_HEAD: u64 = MAX_TEXT as u64 + 64;
@@ -137,26 +140,39 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
 ) -> Result<Vec<Vec<u8>>> {
     // Block i belongs to rank (rank + i) mod size.
     const OP: &str = "all_gather";
-    let too_long = (mine.len() > MAX_MESSAGE).then(|| {
+    // From here on, or from where another rank tells of such an error, the rounds carry it in the place of blocks: every rank hears of it,
+    // and none leaves a message behind that a later call would take for its own.
+    let mut refused = (mine.len() > MAX_MESSAGE).then(|| {
         let text = format!("{} bytes are above the limit of {MAX_MESSAGE}; gather them in parts", mine.len());
         Error::usage(OP, text).with_peer(b.rank())
     });
-    let mut blocks: Vec<Vec<u8>> = vec![if too_long.is_some() { Vec::new() } else { mine.to_vec() }];
+    let mut blocks: Vec<Vec<u8>> = vec![if refused.is_some() { Vec::new() } else { mine.to_vec() }];
     let call = Call::of_all(OP, GATHER, b);
     call.in_rounds(b, deadline, |Round { to, from, step, tag }| {
-        if let Some(error) = &too_long {
-            let _ = send_long(b, to, tag, &failure(error), deadline.min(Deadline::after(FAREWELL)));
-            return Err(error.clone());
-        }
         let count = (step as usize).min(b.size() as usize - step as usize);
-        let mut message = Writer::new();
-        message.u8(FINE).count(count);
-        blocks[..count].iter().for_each(|block| {
-            message.bytes(block);
-        });
-        send_long(b, to, tag, message.as_bytes(), deadline)?;
+        let message = match &refused {
+            Some(error) => told(REFUSED, error),
+            None => {
+                let mut message = Writer::new();
+                message.u8(FINE).count(count);
+                blocks[..count].iter().for_each(|block| {
+                    message.bytes(block);
+                });
+                message.finish()
+            }
+        };
+        send_long(b, to, tag, &message, deadline)?;
         let reply = recv_long(b, from, tag, count, deadline)?;
-        let mut reader = open(OP, from, &reply)?;
+        let mut reader = match open(OP, from, &reply) {
+            Err(error) if reply.first() == Some(&REFUSED) => {
+                refused.get_or_insert(error);
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        if refused.is_some() {
+            return Ok(());
+        }
         let received = reader.count(b.size() as usize, 4)?;
         if received != count {
             return Err(Error::new(
@@ -171,8 +187,7 @@ pub(super) fn all_gather<B: Bootstrap + ?Sized>(
         }
         Ok(reader.finish()?)
     })?;
-    // A rank alone has no rounds.
-    if let Some(error) = too_long {
+    if let Some(error) = refused {
         return Err(error);
     }
     blocks.rotate_right(b.rank() as usize);
@@ -265,8 +280,12 @@ fn named(ranks: &[u32]) -> String {
 }
 
 fn failure(error: &Error) -> Vec<u8> {
+    told(FAILED, error)
+}
+
+fn told(how: u8, error: &Error) -> Vec<u8> {
     let mut w = Writer::new();
-    w.u8(FAILED).u8(u8::from(error.kind() == ErrorKind::PeerLost)).u32(error.peer().unwrap_or(u32::MAX));
+    w.u8(how).u8(u8::from(error.kind() == ErrorKind::PeerLost)).u32(error.peer().unwrap_or(u32::MAX));
     w.str_cut(error.message(), MAX_TEXT);
     w.finish()
 }

@@ -9,7 +9,7 @@ use super::variable::shape;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, PinnedBuffer, RelaxedCapture, Stream};
+use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, PinnedBuffer, Stream, ThreadCaptureMode};
 use crate::plan::{Element, Executor, ExecutorConfig, Kind, Numbers, PlanBuffers, Rows};
 use crate::sync::{Mutex, lock};
 
@@ -153,7 +153,7 @@ impl Inner {
             Some(table) => table,
             None => {
                 // A graph keeps a table for each of its calls, so the pool also grows during captures.
-                let relaxed = RelaxedCapture::new(self.comm.context().driver())?;
+                let relaxed = ThreadCaptureMode::relaxed(self.comm.context().driver())?;
                 let table = self.new_table()?;
                 drop(relaxed);
                 lock(&self.tables).push(Arc::clone(&table));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
-use crate::gpu::{Context, DeviceSlice, Event, KeepAlive, PinnedBuffer, RelaxedCapture, Stream};
+use crate::gpu::{Context, DeviceSlice, Event, KeepAlive, PinnedBuffer, Stream, ThreadCaptureMode};
 use crate::message::device::{STAGED, Underway};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -51,7 +51,7 @@ impl Pool {
             return Ok(pool);
         }
         // No capture of the user's is concerned.
-        let _relaxed = RelaxedCapture::new(context.driver())?;
+        let _relaxed = ThreadCaptureMode::relaxed(context.driver())?;
         // Without the lock: an allocation drops what the user's streams retain, and that may ask for the pool.
         let memory = Arc::new(PinnedBuffer::new(context, BLOCKS * STAGED)?);
         let (free, last_copies) = (Mutex::new((0..BLOCKS).collect()), Mutex::default());

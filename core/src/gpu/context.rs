@@ -261,34 +261,50 @@ fn pop(driver: &Driver, expected: CUcontext) {
     driver.note_drop(result);
 }
 
-/// Lets this thread make calls that would break a stream capture elsewhere, until dropped.
+/// The capture mode of the calling thread, until dropped: which calls it may make while a stream is captured elsewhere.
 ///
 /// A capture in global mode forbids every thread in global mode to allocate, free, load or query an event; in
-/// thread-local mode, the capturing thread. This library does so under this guard where the capture is not concerned
+/// thread-local mode, the capturing thread. This library does so in relaxed mode where the capture is not concerned
 /// (CUDA driver API, `cuThreadExchangeStreamCaptureMode`).
 #[derive(Debug)]
 #[must_use = "the caller's capture mode is restored when this is dropped"]
-pub(crate) struct RelaxedCapture<'a> {
+pub(crate) struct ThreadCaptureMode<'a> {
     driver: &'a Driver,
     previous: CUstreamCaptureMode,
     /// The mode belongs to the thread.
     thread: PhantomData<*const ()>,
 }
 
-impl<'a> RelaxedCapture<'a> {
-    /// Sets the calling thread's capture mode to relaxed.
+impl<'a> ThreadCaptureMode<'a> {
+    /// Sets it to relaxed.
     ///
     /// # Errors
     /// A driver error.
-    pub(crate) fn new(driver: &'a Driver) -> Result<Self> {
-        let mut previous = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    pub(crate) fn relaxed(driver: &'a Driver) -> Result<Self> {
+        Self::set(driver, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+    }
+
+    /// Sets it to that of another thread, for which this one works.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) fn set(driver: &'a Driver, mode: CUstreamCaptureMode) -> Result<Self> {
+        let mut previous = mode;
         // SAFETY: `previous` is read and written by the call only.
         unsafe { call!(driver, cuThreadExchangeStreamCaptureMode(&raw mut previous)) }?;
         Ok(Self { driver, previous, thread: PhantomData })
     }
+
+    /// That of the calling thread.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) fn current(driver: &Driver) -> Result<CUstreamCaptureMode> {
+        Ok(ThreadCaptureMode::relaxed(driver)?.previous)
+    }
 }
 
-impl Drop for RelaxedCapture<'_> {
+impl Drop for ThreadCaptureMode<'_> {
     fn drop(&mut self) {
         // SAFETY: as in `new`.
         let result = unsafe { call!(self.driver, cuThreadExchangeStreamCaptureMode(&raw mut self.previous)) };

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::context::{Context, RelaxedCapture};
+use super::context::{Context, ThreadCaptureMode};
 use super::device::Device;
 use super::driver::Driver;
 use super::gate::{Freeing, Gate};
@@ -149,7 +149,7 @@ impl Disposal {
         let context = &self.context;
         let driver = context.driver();
         let result = context.enter().and_then(|_entered| {
-            let _relaxed = RelaxedCapture::new(driver);
+            let _relaxed = ThreadCaptureMode::relaxed(driver);
             context.noted((self.action)(driver))
         });
         // What follows may be the user's code, which may launch.

@@ -59,7 +59,7 @@ mod tests;
 pub use crate::volatile::VolatileSlice;
 pub use buffer::{BufferOptions, GpuBuffer, HandlePolicy};
 pub use context::Context;
-pub(crate) use context::RelaxedCapture;
+pub(crate) use context::ThreadCaptureMode;
 pub use cuda_driver_sys::{CUdeviceptr, CUresult};
 pub use device::{ComputeCapability, Device, PeerLink};
 pub(crate) use disk_cache::{DiskCache, Key};

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use cuda_driver_sys::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
-use super::context::RelaxedCapture;
+use super::context::ThreadCaptureMode;
 use super::driver::{Driver, call};
 use crate::deadline::{Backoff, Deadline};
 use crate::error::Result;
@@ -15,7 +15,7 @@ pub(super) fn is_idle(driver: &Driver, stream: CUstream) -> Result<bool> {
     if is_capturing(driver, stream)? {
         return Ok(false);
     }
-    let _relaxed = RelaxedCapture::new(driver)?;
+    let _relaxed = ThreadCaptureMode::relaxed(driver)?;
     // SAFETY: the caller vouches for the stream.
     answer(driver, "cuStreamQuery", unsafe { call!(driver, raw cuStreamQuery(stream)) }?)
 }
@@ -23,7 +23,7 @@ pub(super) fn is_idle(driver: &Driver, stream: CUstream) -> Result<bool> {
 /// Whether the work is done that a live event was recorded behind. Captures of other streams go on: in the thread's
 /// usual mode the driver would end them.
 pub(super) fn is_reached(driver: &Driver, event: CUevent) -> Result<bool> {
-    let _relaxed = RelaxedCapture::new(driver)?;
+    let _relaxed = ThreadCaptureMode::relaxed(driver)?;
     // SAFETY: the caller vouches for the event.
     answer(driver, "cuEventQuery", unsafe { call!(driver, raw cuEventQuery(event)) }?)
 }

@@ -238,7 +238,8 @@ impl Stream {
         let _entered = context.enter()?;
         let pending = self.inner.outcomes.pending();
         let idle = || context.noted(is_idle(context.driver(), self.handle()));
-        let what = "a stream, whose work goes on: give it more time, or see which peer its kernels wait for (Communicator::check, abort)";
+        let what = "a stream, whose work goes on: give it more time; kernels that wait for a peer leave at Communicator::abort, and \
+                    Communicator::abort_record names that peer";
         poll_until("synchronize", what, deadline.into(), idle)?;
         // Asked before what the work used is dropped: a service that stops with its last owner has not failed this work.
         let settled = self.inner.outcomes.settle(pending, "synchronize");

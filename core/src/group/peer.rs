@@ -132,11 +132,14 @@ impl PeerInfo {
     /// Whether the kernel says that this rank's process has ended, or is past the point of running any more of its code.
     /// False where it cannot tell: on another host, in another namespace of process ids, without /proc.
     pub(crate) fn has_ended(&self, mine: &Self) -> bool {
-        let comparable = self.same_host(mine)
-            && self.birth.namespace == mine.birth.namespace
-            && self.birth != Birth::default()
-            && self.pid != mine.pid;
-        comparable && !birth::is_running(self.pid, self.birth.started)
+        let other = self.pid_beside(mine).filter(|pid| *pid != mine.pid);
+        other.is_some_and(|pid| !birth::is_running(pid, self.birth.started))
+    }
+
+    /// Its process id as that of `mine` sees it: on one host, and in one namespace of process ids.
+    pub(crate) fn pid_beside(&self, mine: &Self) -> Option<u32> {
+        let visible = self.same_host(mine) && self.birth.namespace == mine.birth.namespace;
+        (visible && self.birth != Birth::default()).then_some(self.pid)
     }
 
     /// Whether both are ranks of one process.

@@ -204,12 +204,10 @@ impl Member {
     }
 
     fn try_push(&self, line: &Line, head: Head, body: &[u8], bytes: usize) -> Result<bool> {
-        if !self.room.take(bytes) {
-            return Ok(false);
-        }
+        let Some(taken) = self.room.take(bytes) else { return Ok(false) };
         let pushed = line.push(head, body);
         if !matches!(pushed, Ok(true)) {
-            self.room.put_back(bytes, || self.hub.note_room());
+            self.room.put_back(&taken, || self.hub.note_room());
         }
         pushed
     }

@@ -114,8 +114,8 @@ impl Messenger {
         let (mut listeners, mut ips) = (Vec::<Listener>::new(), Vec::<SocketAddr>::new());
         for interface in choose(&config.interfaces)?.into_iter().take(MAX_INTERFACES) {
             let listener = network.listen_tcp(interface.ip, claims).map_err(|error| {
-                let text = "choose another interface or address with `MessengerConfig::with_interfaces` or `with_local_address`";
-                Error::new(error.kind(), error.op(), format!("{}; {text}", error.message())).with_source(error)
+                let text = "no peer can connect; choose another interface with `MessengerConfig::with_interfaces` or `with_local_address`";
+                Error::new(error.kind(), "Messenger", text).with_code(error.code()).with_source(error)
             })?;
             if let Socket::Tcp(ip) = listener.address() {
                 ips.push(*ip);

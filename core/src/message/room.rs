@@ -7,7 +7,7 @@
 
 use super::credit::{Amount, Credit};
 use crate::error::Result;
-use crate::sync::{AtomicBool, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Of one peer. `wake` wakes the threads of the messenger that sleep because a send was refused, and those that are about to.
 #[derive(Debug)]
@@ -16,34 +16,39 @@ pub(super) struct Room {
     credit: Credit,
     /// A send found no room, and none was found since.
     refused: AtomicBool,
-    /// A send found no credit, perhaps because another one held it for a moment.
-    missed: AtomicBool,
+    /// How often room was found.
+    finds: AtomicU64,
+}
+
+/// Credit that was taken for one message.
+#[derive(Debug)]
+#[must_use = "put it back unless the message is sent"]
+pub(super) struct Taken {
+    bytes: usize,
+    /// How often room had been found before.
+    finds: u64,
 }
 
 impl Room {
     /// With a peer whose inbox takes `most`.
     pub(super) fn new(most: Amount) -> Self {
-        let [refused, missed] = [false; 2].map(AtomicBool::new);
-        Self { credit: Credit::new(most), refused, missed }
+        Self { credit: Credit::new(most), refused: AtomicBool::new(false), finds: AtomicU64::new(0) }
     }
 
-    /// Takes the credit for one message of `bytes` bytes; false if there is not enough.
+    /// Takes the credit for one message of `bytes` bytes, if there is enough.
     #[inline]
-    pub(super) fn take(&self, bytes: usize) -> bool {
-        let taken = self.credit.take(bytes);
-        if !taken {
-            self.missed.store(true, Ordering::Relaxed);
-        }
-        taken
+    pub(super) fn take(&self, bytes: usize) -> Option<Taken> {
+        let finds = self.finds.load(Ordering::Relaxed);
+        self.credit.take(bytes).then_some(Taken { bytes, finds })
     }
 
-    /// Takes back the credit for a message that was not sent. Another thread may have been refused meanwhile for the want of it, and the
-    /// caller may never try again.
+    /// Takes back the credit for a message that was not sent, for want of room elsewhere. If such room was found meanwhile, another thread
+    /// may have looked then, missed this credit, and gone to sleep; and the caller may never try again.
     #[cold]
-    pub(super) fn put_back(&self, bytes: usize, wake: impl FnOnce()) {
-        self.credit.put_back(bytes);
+    pub(super) fn put_back(&self, taken: &Taken, wake: impl FnOnce()) {
+        self.credit.put_back(taken.bytes);
         fence(Ordering::SeqCst);
-        if self.missed.load(Ordering::Relaxed) && self.missed.swap(false, Ordering::AcqRel) {
+        if self.finds.load(Ordering::Relaxed) != taken.finds {
             self.found(wake);
         }
     }
@@ -67,6 +72,7 @@ impl Room {
 
     /// There is more room, or no peer any more.
     pub(super) fn found(&self, wake: impl FnOnce()) {
+        self.finds.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.refused.load(Ordering::Relaxed) && self.refused.swap(false, Ordering::AcqRel) {
             wake();
@@ -81,33 +87,36 @@ mod tests {
     const ONE: Amount = Amount { messages: 1, bytes: 10 };
 
     #[test]
-    fn credit_that_another_send_held_in_vain_wakes_whoever_missed_it_once() {
+    fn credit_that_was_held_while_room_was_found_wakes_whoever_missed_it() {
         let room = Room::new(ONE);
         let woken = std::cell::Cell::new(0);
         let wake = || woken.set(woken.get() + 1);
-        assert!(room.take(10));
-        room.put_back(10, wake);
-        assert_eq!(woken.get(), 0, "nobody has missed it");
-        assert!(room.take(10) && !room.take(1));
+        let held = room.take(10).unwrap();
+        assert!(room.take(1).is_none());
         room.note_refused();
-        assert!(!room.take(1));
-        room.put_back(10, wake);
+        room.found(wake);
         assert_eq!(woken.get(), 1);
-        // A wire that refuses several threads must not have them wake each other for ever.
-        assert!(room.take(10));
+        // It looks again, in vain.
         room.note_refused();
-        room.put_back(10, wake);
-        assert_eq!(woken.get(), 1);
-        room.found(wake);
-        room.found(wake);
+        assert!(room.take(1).is_none());
+        room.put_back(&held, wake);
         assert_eq!(woken.get(), 2);
+        // Threads that a full wire refuses must not wake each other for ever.
+        let held = room.take(10).unwrap();
+        room.note_refused();
+        room.put_back(&held, wake);
+        assert_eq!(woken.get(), 2);
+        room.found(wake);
+        room.found(wake);
+        assert_eq!(woken.get(), 3);
     }
 
     #[test]
     fn credit_from_the_peer_wakes_whoever_was_refused() {
         let room = Room::new(ONE);
         let woken = std::cell::Cell::new(false);
-        assert!(room.take(10) && !room.take(1));
+        let _sent = room.take(10).unwrap();
+        assert!(room.take(1).is_none());
         room.note_refused();
         assert!(room.give(Amount { messages: 2, ..ONE }, || woken.set(true)).is_err() && !woken.get());
         room.give(ONE, || woken.set(true)).unwrap();
@@ -122,50 +131,80 @@ mod models {
 
     use super::*;
 
-    /// As `Member::push` does: the second look comes behind the note. True if the thread sleeps now.
-    fn is_refused(room: &Room) -> bool {
-        if room.take(1) {
-            return false;
+    const ONE: Amount = Amount { messages: 1, bytes: 1 };
+
+    /// A peer with credit for one message, a wire that is full at first, and whether anybody was woken.
+    struct Peer {
+        room: Room,
+        wire: AtomicBool,
+        woken: AtomicBool,
+    }
+
+    impl Peer {
+        fn new() -> Arc<Self> {
+            let [wire, woken] = [(); 2].map(|()| AtomicBool::new(false));
+            Arc::new(Self { room: Room::new(ONE), wire, woken })
         }
-        room.note_refused();
-        !room.take(1)
+
+        fn wake(&self) {
+            self.woken.store(true, Ordering::Relaxed);
+        }
+
+        /// Whether it is sent.
+        fn try_push(&self) -> bool {
+            let Some(taken) = self.room.take(1) else { return false };
+            let sent = self.wire.load(Ordering::Acquire);
+            if !sent {
+                self.room.put_back(&taken, || self.wake());
+            }
+            sent
+        }
+
+        /// As `Member::push` does.
+        fn push(&self) -> bool {
+            self.try_push() || {
+                self.room.note_refused();
+                self.try_push()
+            }
+        }
     }
 
     #[test]
-    fn loom_nobody_sleeps_on_credit_that_was_held_in_vain() {
+    fn loom_nobody_sleeps_who_could_send_what_another_thread_has_given_up() {
         loom::model(|| {
-            let shared = Arc::new((Room::new(Amount { messages: 1, bytes: 1 }), AtomicBool::new(false)));
-            let holder = thread::spawn({
-                let shared = shared.clone();
+            let peer = Peer::new();
+            let other = thread::spawn({
+                let peer = peer.clone();
+                move || peer.push()
+            });
+            let wire = thread::spawn({
+                let peer = peer.clone();
                 move || {
-                    let (room, woken) = &*shared;
-                    // Its wire refuses the message.
-                    if room.take(1) {
-                        room.put_back(1, || woken.store(true, Ordering::Relaxed));
-                    }
+                    peer.wire.store(true, Ordering::Release);
+                    peer.room.found(|| peer.wake());
                 }
             });
-            let (room, woken) = &*shared;
-            let sleeps = is_refused(room);
-            holder.join().unwrap();
-            assert!(!sleeps || woken.load(Ordering::Relaxed));
+            let sent = peer.push();
+            let other_sent = other.join().unwrap();
+            wire.join().unwrap();
+            // A message that is sent has the credit; its end is another event.
+            assert!(sent || other_sent || peer.woken.load(Ordering::Relaxed));
         });
     }
 
     #[test]
     fn loom_nobody_sleeps_on_credit_that_the_peer_has_given() {
         loom::model(|| {
-            let most = Amount { messages: 1, bytes: 1 };
-            let shared = Arc::new((Room::new(most), AtomicBool::new(false)));
-            assert!(shared.0.take(1));
+            let peer = Peer::new();
+            peer.wire.store(true, Ordering::Relaxed);
+            assert!(peer.push());
             let progress = thread::spawn({
-                let shared = shared.clone();
-                move || shared.0.give(most, || shared.1.store(true, Ordering::Relaxed)).unwrap()
+                let peer = peer.clone();
+                move || peer.room.give(ONE, || peer.wake()).unwrap()
             });
-            let (room, woken) = &*shared;
-            let sleeps = is_refused(room);
+            let sent = peer.push();
             progress.join().unwrap();
-            assert!(!sleeps || woken.load(Ordering::Relaxed));
+            assert!(sent || peer.woken.load(Ordering::Relaxed));
         });
     }
 }

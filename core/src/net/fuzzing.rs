@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod handshake;
-mod recorded;
 
 use super::frame::{Decoder, encode};
 
+pub(crate) use super::recorded::Recorded;
 pub use handshake::{handshake, stranger};
-pub(crate) use recorded::Recorded;
 
 /// The largest payload that the decoder is told to take.
 const MAX: u32 = 1 << 20;

@@ -25,6 +25,8 @@ mod pollable;
 mod raw;
 mod reactor;
 mod reader;
+#[cfg(feature = "fuzzing")]
+mod recorded;
 mod registration;
 mod resolve;
 mod secret;

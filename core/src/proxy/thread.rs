@@ -18,7 +18,7 @@ use crate::comm::AbortReport;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
-use crate::gpu::{Context, KeepAlive, RelaxedCapture, Stream};
+use crate::gpu::{Context, KeepAlive, Stream, ThreadCaptureMode};
 use crate::outcome::Outcome;
 use crate::service_thread;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
@@ -237,7 +237,7 @@ impl<H: ProxyHandler> Worker<H> {
     fn run(context: &Context, config: &ProxyConfig, handler: H, tell: &Tell) {
         // Both guards live as long as the thread, so that driver calls find the context current.
         let driver = context.driver();
-        let entered = RelaxedCapture::new(driver).and_then(|relaxed| Ok((context.enter()?, relaxed)));
+        let entered = ThreadCaptureMode::relaxed(driver).and_then(|relaxed| Ok((context.enter()?, relaxed)));
         let made = entered.and_then(|guards| Ok((Self::prepare(context, config, handler)?, guards)));
         match made {
             Err(error) => drop(tell.send(Err(error))),

@@ -8,16 +8,16 @@ use aqueduct::plan::cost::Machine;
 
 use crate::refusal::Refusal;
 
-/// The machine of this name, or described in this file: one with `/` or `.`, or that no machine has, so that no file of the working
-/// folder stands in for a machine that comes with the command.
+/// The machine of this name, or described in this file. No file of the working folder stands in for a machine that comes with the
+/// command: a name without `/` and `.` is that of a file only if no machine has it.
 pub(super) fn machine(name: &str) -> Result<Machine> {
-    let is_path = name.contains(['/', '.']) || (Machine::named(name).is_err() && Path::new(name).exists());
-    let found = if is_path {
+    let known = Machine::named(name);
+    let found = if name.contains(['/', '.']) || (known.is_err() && Path::new(name).exists()) {
         std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}")).and_then(|text| {
             Machine::parse(name, &text).map_err(|error| format!("{name}: {}", error.message()))
         })
     } else {
-        Machine::named(name).map_err(|error| error.message().to_owned())
+        known.map_err(|error| error.message().to_owned())
     };
     found.map_err(|message| Refusal::new(message).into())
 }

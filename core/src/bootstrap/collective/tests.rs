@@ -53,11 +53,14 @@ fn a_broadcast_that_cannot_be_is_an_error_for_all() {
 fn a_gathering_of_too_much_names_who_gave_it_on_all_ranks() {
     for (size, culprit) in [(1, 0), (2, 0), (3, 1), (5, 2)] {
         let errors = ranks(size, |b| {
-            let mine = vec![0; if b.rank() == culprit { MAX_MESSAGE + 1 } else { 1 }];
-            b.all_gather(&mine, soon()).map(|_| ())
+            let mine = vec![7; if b.rank() == culprit { MAX_MESSAGE + 1 } else { 1 }];
+            let error = b.all_gather(&mine, soon()).map(|_| ()).unwrap_err();
+            // Nothing of the first is left for the second.
+            let all = b.all_gather(&[b.rank() as u8], soon()).unwrap();
+            assert!(all.iter().zip(0..).all(|(block, rank)| *block == [rank]), "{all:?}");
+            error
         });
         for (rank, error) in (0..).zip(errors) {
-            let Err(error) = error else { panic!("rank {rank} of {size} has it all") };
             let kind = if rank == culprit { ErrorKind::InvalidUsage } else { ErrorKind::Remote };
             assert_eq!(
                 (error.op(), error.kind(), error.peer()),

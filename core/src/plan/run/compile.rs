@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use aqueduct_ptx::plan as ptx;
-
 use super::agreement::{Agreed, Offer};
 use super::arena::{Uses, exchange_packets, neighbours};
 use super::config::ExecutorConfig;
 use super::ir::{Plan, Protocol};
 use super::kernel::{ANY, Kernel, Kernels, Unloaded, Variant};
 use super::lane::{Lane, Step};
+use super::load::Wanted;
 use super::lower::{Address, Averages, Control, Part, Team, Ways, copies, lower};
 use super::ports::transport;
 use super::sizes::Chunks;
@@ -58,7 +57,7 @@ pub(super) struct Uncompiled {
 
 impl Uncompiled {
     /// What there is to compile, in the order of [`loaded`](Self::loaded).
-    pub(super) fn kernels(&self) -> impl Iterator<Item = &ptx::Kernel> {
+    pub(super) fn kernels(&self) -> impl Iterator<Item = Wanted<'_>> {
         let own = self.kernels.iter().filter_map(|(_, kernel)| kernel.as_ref());
         let multicast = self.multicast.iter().map(|(_, kernel)| kernel);
         let lanes = self.lanes.iter().flatten().filter_map(Step::kernel);
@@ -202,11 +201,16 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
+    /// Bytes without which this plan does not get by.
+    pub(super) fn missing(self) -> u64 {
+        u64::try_from(self.needed.saturating_sub(u128::from(self.left))).unwrap_or(u64::MAX)
+    }
+
     /// The error of a call, all of whose plans get by with `more` bytes more, if any number of bytes helps.
     #[cold]
     pub(super) fn error(self, agreed: Agreed, more: Option<u64>, ranks: u32) -> Error {
         let Self { wanted, needed, left } = self;
-        let more = more.map_or(needed.saturating_sub(u128::from(left)), u128::from);
+        let more = u128::from(more.unwrap_or_else(|| self.missing()));
         let all = u128::from(agreed.scratch_bytes) + more;
         let all = all.max(u128::from(MODEST * u64::from(ranks))) + u128::from(agreed.taken_bytes);
         let taken = agreed.taken_bytes > 0 || left < agreed.scratch_bytes;

@@ -7,6 +7,7 @@ use aqueduct_ptx::plan::{self as ptx, Element};
 
 use super::grid::{Form, Grid, Grids};
 use super::ir::{RankPlan, Reduction};
+use super::load::Wanted;
 use super::lower::{Address, Lowered};
 use super::sizes::divisor;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,8 +38,7 @@ pub(super) struct Kernel {
 /// The same before it is compiled.
 #[derive(Debug)]
 pub(super) struct Unloaded {
-    all: ptx::Kernel,
-    few: Option<ptx::Kernel>,
+    kernel: ptx::Kernel,
     grids: Grids,
     addresses: Vec<Address>,
 }
@@ -58,27 +58,30 @@ impl Unloaded {
         let form =
             Form { any_grid: kernel.runs_with_any_grid(), lines: kernel.packets == ptx::PacketForm::Ll128 };
         let grids = Grids::new(plan, [blocks, kernel.threads], form);
-        let few = grids.few().map(|threads| ptx::Kernel { threads, ..kernel.clone() });
-        Self { all: kernel, few, grids, addresses }
+        Self { kernel, grids, addresses }
     }
 
     /// What there is to compile, in the order of [`loaded`](Self::loaded).
-    pub(super) fn kernels(&self) -> impl Iterator<Item = &ptx::Kernel> {
-        std::iter::once(&self.all).chain(&self.few)
+    pub(super) fn kernels(&self) -> impl Iterator<Item = Wanted<'_>> {
+        let kernel = &self.kernel;
+        let threads = std::iter::once(kernel.threads).chain(self.grids.few());
+        threads.map(move |threads| Wanted { kernel, threads })
     }
 
     /// With the next functions of `functions`.
     pub(super) fn loaded(self, functions: &mut impl Iterator<Item = Function>) -> Result<Kernel> {
-        let Self { all, few, grids, addresses } = self;
-        let rows = all.args_rows();
+        let Self { kernel, grids, addresses } = self;
+        let rows = kernel.args_rows();
         let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair[1]) << 32;
         let rows = rows.chunks_exact(2).map(pair).collect();
-        let mut launch = |kernel: &ptx::Kernel| {
+        let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX).max(1);
+        let mut launch = |threads| {
             let missing = || Error::new(ErrorKind::Internal, "Executor::prepare", "a kernel was not loaded");
-            launch(functions.next().ok_or_else(missing)?, kernel)
+            launch(functions.next().ok_or_else(missing)?, LaunchConfig::linear(blocks, threads))
         };
-        let all = launch(&all)?;
-        Ok(Kernel { all, few: few.as_ref().map(launch).transpose()?, grids, addresses, rows })
+        let all = launch(kernel.threads)?;
+        let few = grids.few().map(launch).transpose()?;
+        Ok(Kernel { all, few, grids, addresses, rows })
     }
 }
 
@@ -101,12 +104,10 @@ impl Kernel {
     }
 }
 
-fn launch(function: Function, kernel: &ptx::Kernel) -> Result<Launch> {
-    let blocks = u32::try_from(kernel.blocks.len()).unwrap_or(u32::MAX);
-    let config = LaunchConfig::linear(blocks.max(1), kernel.threads);
+fn launch(function: Function, config: LaunchConfig) -> Result<Launch> {
     // Blocks wait for those of peers, which wait for others of this rank: all of them must fit the device at once. A cooperative
     // launch would see to it, too, but takes 0.2 to 0.8 us longer on H200. What else runs on the device ends by itself, and
     // `Room` sees to other plans.
-    function.validate(&if blocks > 1 { config.cooperative() } else { config })?;
+    function.validate(&if config.grid[0] > 1 { config.cooperative() } else { config })?;
     Ok(Launch { function, config })
 }

@@ -89,7 +89,8 @@ pub(super) fn prepare_all<'p>(
 
     // Of what all ranks know: it fails on all of them or on none.
     let sized = size_all(&drafts, &agreed, 0)?.map_err(|shortage| {
-        let more = least(|more| matches!(size_all(&drafts, &agreed, more), Ok(Ok(_))));
+        let enough = |more| matches!(size_all(&drafts, &agreed, more), Ok(Ok(_)));
+        let more = least(shortage.missing(), |more| !deadline.expired() && enough(more));
         // The ranks have agreed on scratch for all plans together.
         shortage.error(agreed[0], more, comm.size())
     })?;
@@ -117,14 +118,18 @@ pub(super) fn prepare_all<'p>(
     Ok(made)
 }
 
-/// The sizes of all drafts, with `more` bytes of scratch than every rank has left; or which of them has too little.
+/// The sizes of all drafts, with `more` bytes of scratch than every rank has left; or which of them has too little. Plans without a size
+/// take a part of what the others leave, so that no plan has less for want of less.
 fn size_all(
     drafts: &[Draft<'_>],
     agreed: &[Agreed],
     more: u64,
 ) -> Result<std::result::Result<Vec<Sized>, Shortage>> {
     let (mut taken, mut all) = (0, Vec::new());
-    for (draft, agreed) in drafts.iter().zip(agreed) {
+    let mut order: Vec<usize> = (0..drafts.len()).collect();
+    order.sort_by_key(|&nth| drafts[nth].config.max_bytes.is_none());
+    for nth in order {
+        let (draft, agreed) = (&drafts[nth], &agreed[nth]);
         let chunks = Chunks::of(draft.plan);
         let left = agreed.scratch_bytes.saturating_add(more).saturating_sub(taken);
         let scratch = match scratch(draft.plan, chunks, &draft.config, left) {
@@ -134,15 +139,21 @@ fn size_all(
         let parts = Parts::of_all(draft.plan, scratch.0, agreed.multicast)?;
         let share = parts.iter().map(Parts::scratch_bytes).max().unwrap_or(0);
         taken += share;
-        all.push(Sized { chunks, scratch, parts, share, transports: draft.transports() });
+        all.push((nth, Sized { chunks, scratch, parts, share, transports: draft.transports() }));
     }
-    Ok(Ok(all))
+    all.sort_by_key(|(nth, _)| *nth);
+    Ok(Ok(all.into_iter().map(|(_, sized)| sized).collect()))
 }
 
-/// The least number of bytes that is `enough`, if any is that a device may have. What is more than enough is enough.
-fn least(enough: impl Fn(u64) -> bool) -> Option<u64> {
-    let mut above = (0..50).map(|bit| 1_u64 << bit).find(|&bytes| enough(bytes))?;
-    let mut below = above / 2;
+/// The least number of bytes from `from` on that is `enough`, if any is that a device may have. What is more than enough is enough.
+fn least(from: u64, enough: impl Fn(u64) -> bool) -> Option<u64> {
+    const MOST: u64 = 1 << 50;
+    let mut above = from.max(1);
+    let mut below = above - 1;
+    while !enough(above) {
+        below = above;
+        above = above.checked_mul(2).filter(|&bytes| bytes <= MOST)?;
+    }
     while above - below > 1 {
         let middle = below + (above - below) / 2;
         if enough(middle) { above = middle } else { below = middle }
@@ -157,17 +168,20 @@ fn compile(
     offers: &[Offer],
     deadline: Deadline,
 ) -> Result<Vec<(Compiled, Option<Trace>)>> {
-    let uncompiled = drafts.iter().zip(offers).map(|(draft, offer)| draft.uncompiled(offer));
-    let uncompiled = uncompiled.collect::<Result<Vec<_>>>()?;
-    let kernels: Vec<_> = uncompiled.iter().flat_map(Uncompiled::kernels).collect();
     let (began, was_late) = (Instant::now(), deadline.expired());
     let in_time = || {
         // Otherwise the meeting of the ranks would blame one that has not come yet.
         if comm.size() > 1 && !was_late && deadline.expired() {
-            return Err(compiled_too_late(kernels.len(), began.elapsed()));
+            return Err(compiled_too_late(drafts.len(), began.elapsed()));
         }
-        Ok(())
+        comm.check_all(PREPARE)
     };
+    let uncompiled = drafts.iter().zip(offers).map(|(draft, offer)| {
+        in_time()?;
+        draft.uncompiled(offer)
+    });
+    let uncompiled = uncompiled.collect::<Result<Vec<_>>>()?;
+    let kernels: Vec<_> = uncompiled.iter().flat_map(Uncompiled::kernels).collect();
     let mut functions = Loader::of(comm).load(&kernels, in_time)?.into_iter();
     in_time()?;
     let compiled = drafts.iter().zip(uncompiled).map(|(draft, uncompiled)| {
@@ -177,9 +191,9 @@ fn compile(
 }
 
 #[cold]
-fn compiled_too_late(kernels: usize, took: Duration) -> Error {
+fn compiled_too_late(plans: usize, took: Duration) -> Error {
     let text = format!(
-        "the deadline passed {took:?} after this rank had begun to compile its {kernels} kernels; give more time, fewer variants, or a \
+        "the deadline passed {took:?} after this rank had begun to compile the kernels of {plans} plans; give more time, fewer variants, or a \
          folder for compiled kernels (AQUEDUCT_CACHE, CommunicatorConfig::with_cache)"
     );
     Error::timeout(PREPARE, text)

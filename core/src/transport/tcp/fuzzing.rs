@@ -66,7 +66,7 @@ pub fn connection(context: &Context, bytes: &[u8]) -> Option<Vec<u8>> {
     let rig = lock(RIG.get_or_init(|| Mutex::new(Rig::new(context))));
     let whole = rig.receive(stream, usize::from(*cut).max(1));
     assert_eq!(whole, rig.receive(stream, stream.len().max(1)), "cuts change nothing");
-    whole.ok().map(|_| bytes.to_vec())
+    whole.ok().map(|_| Vec::new())
 }
 
 impl Rig {
@@ -108,7 +108,7 @@ impl Rig {
                 outcome.add(turn);
                 // A device ends sometime what it has begun.
                 inbox.stream().synchronize(soon).map_err(|error| error.to_string())?;
-                soon.check("fuzzing", "an inbox that goes on").map_err(|error| error.to_string())?;
+                assert!(!soon.expired(), "the inbox goes on for ever");
                 Ok(ended)
             });
             self.check_ends(soon);

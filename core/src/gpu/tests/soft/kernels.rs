@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{SOON, context};
 use crate::ErrorKind;
+use crate::deadline::{Backoff, Deadline};
 use crate::gpu::{Context, Function, GpuBuffer, LaunchConfig, Module, Stream, arg};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -145,12 +146,16 @@ fn a_module_in_use_is_found_again_by_its_key() {
 #[test]
 fn different_keys_are_loaded_at_a_time_and_the_same_one_once() {
     let context = context(0);
-    let (both, loads) = (std::sync::Barrier::new(2), AtomicUsize::new(0));
+    let loads = AtomicUsize::new(0);
     let load = |key| {
         Module::load_cached(&context, key, || {
             loads.fetch_add(1, Ordering::Relaxed);
-            // Nobody passes it alone.
-            both.wait();
+            // Nobody passes alone.
+            let (soon, mut backoff) = (Deadline::after(SOON), Backoff::new());
+            while loads.load(Ordering::Relaxed) < 2 {
+                soon.check("load", "the other key, which is not loaded meanwhile")?;
+                backoff.pause(soon);
+            }
             Module::load_ptx(&context, PTX)
         })
         .unwrap()

@@ -176,11 +176,12 @@ fn a_buffer_of_a_peer_that_ends_before_its_part_is_refused() {
         let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
         let shown = executor.prepare_buffers(&buffer, &buffer, LIMIT)?;
         let stream = Stream::new(comm.context())?;
-        let result = executor.execute_on(&stream, &shown, 256, Element::I32, None);
-        comm.abort("what rank 1 may have launched has no partner");
-        Ok(result)
+        Ok((executor.execute_on(&stream, &shown, 256, Element::I32, None), executor, stream))
     });
-    let error = results.into_iter().next().unwrap().unwrap().unwrap_err();
+    let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+    // If one of them was launched, all the same, it has no partner.
+    comms[0].abort("the test is over");
+    let error = results[0].0.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
     assert!(error.message().contains("rank 1 has shown has 1024 bytes; this call needs 2048"), "{error}");
 }

@@ -39,6 +39,19 @@ impl RawStream for Recorded {
         Ok(count)
     }
 
+    unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
+        let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum::<usize>().min(self.step)];
+        let got = self.read(&mut bytes, &mut Vec::new())?;
+        let mut rest = &bytes[..got];
+        for part in parts {
+            let (now, later) = rest.split_at(rest.len().min(part.iov_len));
+            // SAFETY: no more than the length of the part, which the caller vouches for.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), part.iov_base.cast(), now.len()) };
+            rest = later;
+        }
+        Ok(got)
+    }
+
     fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
         Ok(from.len())
     }
