@@ -1,13 +1,14 @@
 //! libibverbs as a value.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rdma_core_sys::{VerbsTable, ibv_fork_status};
 
 use super::status::errno_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Creator;
+use crate::sync::{Mutex, lock};
 
 /// libibverbs, or what stands in for it. Cheap to clone; clones share everything.
 #[derive(Clone)]
@@ -75,6 +76,9 @@ impl Verbs {
     /// exclude registered pages from the child, but must be told before anything else, at some cost per registration. It is
     /// told here, so that `IBV_FORK_SAFE` need not be set.
     fn protect_from_fork(&self) {
+        // libibverbs takes no lock before it has its own: of two threads that tell it at once, one's bookkeeping is lost.
+        static TELLING: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
+        let _alone = lock(&TELLING);
         let table = self.table();
         // SAFETY: the function has no precondition.
         let status = table.ibv_is_fork_initialized.map(|status| unsafe { status() });
@@ -161,6 +165,29 @@ mod tests {
 
     unsafe extern "C" fn disabled() -> ibv_fork_status {
         ibv_fork_status::IBV_FORK_DISABLED
+    }
+
+    static INSIDE: AtomicU32 = AtomicU32::new(0);
+    static MOST_INSIDE: AtomicU32 = AtomicU32::new(0);
+
+    /// Gives another thread time to come in.
+    unsafe extern "C" fn tell_slowly() -> i32 {
+        let inside = INSIDE.fetch_add(1, Ordering::AcqRel) + 1;
+        MOST_INSIDE.fetch_max(inside, Ordering::AcqRel);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        INSIDE.fetch_sub(1, Ordering::AcqRel);
+        0
+    }
+
+    #[test]
+    fn the_library_is_told_about_forks_by_one_thread_at_a_time() {
+        let table = VerbsTable { ibv_fork_init: tell_slowly, ..VerbsTable::not_supported() };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| Verbs::from_table(table, "threads"));
+            }
+        });
+        assert_eq!(MOST_INSIDE.load(Ordering::Acquire), 1);
     }
 
     #[test]
