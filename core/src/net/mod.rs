@@ -21,6 +21,8 @@ mod interface;
 mod link;
 mod listener;
 mod network;
+#[cfg(any(all(test, not(loom)), feature = "fuzzing"))]
+pub(crate) mod parts;
 mod pollable;
 mod raw;
 mod reactor;

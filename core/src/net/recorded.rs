@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::net::RawStream;
+use crate::net::parts::read_parts;
 use crate::sync::{Mutex, lock};
 
 /// Gives some of its bytes at a time. Nobody sends more.
@@ -40,16 +41,8 @@ impl RawStream for Recorded {
     }
 
     unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
-        let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum::<usize>().min(self.step)];
-        let got = self.read(&mut bytes, &mut Vec::new())?;
-        let mut rest = &bytes[..got];
-        for part in parts {
-            let (now, later) = rest.split_at(rest.len().min(part.iov_len));
-            // SAFETY: no more than the length of the part, which the caller vouches for.
-            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), part.iov_base.cast(), now.len()) };
-            rest = later;
-        }
-        Ok(got)
+        // SAFETY: the caller vouches for the parts.
+        unsafe { read_parts(self, parts) }
     }
 
     fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {

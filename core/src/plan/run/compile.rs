@@ -198,26 +198,34 @@ pub(super) struct Shortage {
     needed: u128,
     /// Bytes that a rank has left.
     left: u64,
+    /// It names no size, and gets by with less.
+    any_size: bool,
 }
 
 impl Shortage {
     /// Bytes without which this plan does not get by.
     pub(super) fn missing(self) -> u64 {
-        u64::try_from(self.needed.saturating_sub(u128::from(self.left))).unwrap_or(u64::MAX)
+        let missing = self.needed.saturating_sub(u128::from(self.left));
+        if self.any_size { 1 } else { u64::try_from(missing).unwrap_or(u64::MAX) }
     }
 
     /// The error of a call, all of whose plans get by with `more` bytes more, if any number of bytes helps.
     #[cold]
     pub(super) fn error(self, agreed: Agreed, more: Option<u64>, ranks: u32) -> Error {
-        let Self { wanted, needed, left } = self;
-        let more = u128::from(more.unwrap_or_else(|| self.missing()));
+        let Self { wanted, needed, left, any_size } = self;
+        let more = more.map_or(needed.saturating_sub(u128::from(left)), u128::from);
+        let what = if any_size {
+            "a plan that names no size takes a part of the scratch, too small a one here".to_owned()
+        } else {
+            format!("messages of {wanted} bytes need {needed} bytes of scratch")
+        };
         let all = u128::from(agreed.scratch_bytes) + more;
         let all = all.max(u128::from(MODEST * u64::from(ranks))) + u128::from(agreed.taken_bytes);
         let taken = agreed.taken_bytes > 0 || left < agreed.scratch_bytes;
         Error::usage(
             PREPARE,
             format!(
-                "messages of {wanted} bytes need {needed} bytes of scratch, and the least that a rank has left is {left}; \
+                "{what}, and the least that a rank has left is {left}; \
                  set AQUEDUCT_SCRATCH_BYTES to {all} or more (or CommunicatorConfig::with_scratch_bytes), or prepare for \
                  shorter messages (ExecutorConfig::with_max_bytes, or with_packet_bytes, with_line_bytes and with_staging_bytes of a \
                  CollectiveConfig){}",
@@ -250,7 +258,7 @@ pub(super) fn scratch(
     let fits = |bytes: u64| Some(uses.distance(plan, bytes / all)).filter(|&distance| distance > 0);
     let fits = fits(left / UNSIZED).or_else(|| fits(left)).unwrap_or(0);
     if config.max_bytes.is_some() || fits == 0 {
-        return Err(Shortage { wanted, needed, left });
+        return Err(Shortage { wanted, needed, left, any_size: config.max_bytes.is_none() });
     }
     Ok((fits, chunks.largest(fits)))
 }

@@ -195,3 +195,27 @@ fn the_rank_with_the_least_scratch_decides() {
     assert!(longest.into_iter().all(|longest| longest.is_ok_and(|longest| longest == 64 << 10)));
     close(&comms);
 }
+
+/// Such a plan takes what there is, so it needs little.
+#[test]
+fn the_scratch_that_an_error_names_is_enough_for_a_plan_without_a_size() {
+    let _alone = alone();
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let plan = samples::one_shot(2, true);
+    let prepared = |scratch| {
+        let comms = ranks_with(&driver, 2, CommunicatorConfig::default().with_scratch_bytes(scratch));
+        let sum = [(Element::I32, Some(Reduction::Sum))];
+        let results = everywhere(&comms, |comm| {
+            let config = ExecutorConfig::default().with_variants(sum);
+            Ok(Executor::prepare_all(comm, &[(&plan, config.clone()), (&plan, config)], LIMIT.into())
+                .map(drop))
+        });
+        close(&comms);
+        results.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let error = prepared(1)[0].as_ref().unwrap_err().to_string();
+    let number = error.split("AQUEDUCT_SCRATCH_BYTES to ").nth(1).and_then(|rest| rest.split(' ').next());
+    let named: usize = number.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{error}"));
+    assert!(named <= 64 << 10, "{error}");
+    prepared(named).into_iter().for_each(Result::unwrap);
+}

@@ -1,6 +1,7 @@
 //! Frames that come in parts, lie across the end of a buffer, or never become whole.
 
 use super::*;
+use crate::net::parts::read_parts;
 
 /// A socket that gives so many bytes at a time, and nothing every other time; behind them, the end.
 #[derive(Debug)]
@@ -30,16 +31,8 @@ impl RawStream for Chopped {
     }
 
     unsafe fn read_parts(&self, parts: &mut [libc::iovec]) -> io::Result<usize> {
-        let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum()];
-        let got = self.read(&mut bytes, &mut Vec::new())?;
-        let mut rest = &bytes[..got];
-        for part in parts {
-            let (now, later) = rest.split_at(rest.len().min(part.iov_len));
-            // SAFETY: the caller vouches for the part, which has room for these bytes.
-            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), part.iov_base.cast(), now.len()) };
-            rest = later;
-        }
-        Ok(got)
+        // SAFETY: the caller vouches for the parts.
+        unsafe { read_parts(self, parts) }
     }
 
     fn write(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
