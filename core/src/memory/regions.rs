@@ -148,11 +148,15 @@ mod tests {
         let readable = regions.grant(1, Place::Elsewhere, 64, Rights::REMOTE_READ);
         let error = write(readable.number(), 1, 0, 8).unwrap_err();
         assert_eq!(error.peer(), Some(1));
-        assert!(error.message().contains("REMOTE_READ"), "{error}");
+        assert!(
+            error.message().contains("REMOTE_READ") && error.message().contains("1 wrote to region"),
+            "{error}"
+        );
         let read = |number| regions.visit(number, 1, 0, 8, Use::Read, |_, at| at);
         assert_eq!(read(readable.number()).unwrap(), 0);
         let error = read(grant.number()).unwrap_err();
         assert!(error.op() == "read" && error.message().contains("REMOTE_WRITE"), "{error}");
+        assert!(error.message().contains("1 read from region"), "{error}");
         let number = grant.number();
         drop(grant);
         assert!(write(number, 1, 0, 8).is_err());

@@ -112,6 +112,7 @@ mod tests {
         let memory = register_host(&buffer, 0, 64, Transport::Ethernet.into()).unwrap();
         assert!(!answers.acknowledge(1), "nothing is on its way");
         answers.add(memory.place().clone(), 64);
+        assert!(!answers.is_empty());
         assert!(answers.acknowledge(2) && answers.acknowledge(3));
         let Made::Frame(Frame::Data { len: 64 }, ..) = answers.next(&mut staging, 1).unwrap() else {
             panic!("host memory needs no staging")

@@ -53,7 +53,7 @@ impl Far {
         let mut header = [0; HEADER_BYTES];
         self.0.read_exact(&mut header).unwrap();
         let frame = Frame::decode(&header).unwrap();
-        if let Frame::Write { len, .. } = frame {
+        if let Frame::Write { len, .. } | Frame::Data { len } = frame {
             let behind = io::copy(&mut (&self.0).take(len.into()), &mut io::sink()).unwrap();
             assert_eq!(behind, u64::from(len));
         }
@@ -379,5 +379,15 @@ fn an_operation_from_before_there_was_a_socket_is_asked_about_without_another_ca
         assert_eq!(far.hear(), Frame::Ask);
         far.say(&[Frame::Ack { count: 2 }]);
         wait_for("not noted", || duplex.has_landed(2).unwrap());
+    });
+}
+
+#[test]
+fn what_the_peer_reads_is_answered_without_a_call() {
+    with_duplex(|Rig { duplex, buffer, .. }| {
+        let mut far = attach(duplex);
+        let grant = duplex.regions.grant(1, place(buffer), 64, Rights::REMOTE_READ);
+        far.say(&[Frame::Read { region: grant.number(), offset: 8, len: 16 }]);
+        assert_eq!(far.hear(), Frame::Data { len: 16 });
     });
 }
