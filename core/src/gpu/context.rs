@@ -295,7 +295,7 @@ impl<'a> ThreadCaptureMode<'a> {
         Ok(Self { driver, previous, thread: PhantomData })
     }
 
-    /// That of the calling thread.
+    /// The calling thread's mode.
     ///
     /// # Errors
     /// A driver error.

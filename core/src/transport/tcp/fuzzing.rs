@@ -39,7 +39,7 @@ struct Rig {
     answers: Arc<HostBuffer>,
 }
 
-/// What a stream has led to.
+/// The state behind a stream of frames.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     /// The host, the device, the constant and the answers' buffer.
