@@ -17,6 +17,7 @@ use super::sys::{self, Epoll};
 use super::unix::{self, SocketDir};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::fork::Creator;
 
 /// The epoll token of the listening socket; handshakes count up from the next one.
 const LISTENING: u64 = 0;
@@ -51,6 +52,7 @@ pub struct Listener {
     resting: Option<Instant>,
     rejections: Rejections,
     directory: Option<SocketDir>,
+    creator: Creator,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl Listener {
             resting: None,
             rejections: Rejections::default(),
             directory,
+            creator: Creator::current(),
         })
     }
 
@@ -289,5 +292,16 @@ impl Listener {
             log::warn!("turned away a connection to {}: {why}", self.address);
         }
         self.rejections.latest = Some(why.to_owned());
+    }
+}
+
+/// Nobody can connect any more, and the port is free, although a child that another thread has forked holds a copy of the socket
+/// until it calls exec.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if !self.creator.forked() {
+            // A listening socket can be shut down whatever has become of its peers; closing it is all that would remain to do.
+            let _ = self.socket.shutdown(true);
+        }
     }
 }

@@ -125,4 +125,20 @@ mod tests {
         assert_eq!(here.recv_mail(from(attendance.meeting(), 2), &needs, soon()).unwrap(), b"in time");
         assert_eq!(lock(&here.state).mail.take(from(over, 1)), None);
     }
+
+    /// Ranks come to different numbers of meetings in a call that some give up, and some do not make a call at all.
+    #[test]
+    fn meetings_of_a_call_have_the_same_numbers_whatever_came_before() {
+        let (links, _recorders) = recorded(2);
+        let [here, peer] = [0, 1].map(|rank| links[rank].control());
+        here.begin_call(0);
+        let seen = [(); 3].map(|()| here.meet().meeting().number);
+        here.begin_call(0);
+        here.begin_call(0);
+        let third = here.meet().meeting();
+        peer.begin_call(0);
+        peer.begin_call(1);
+        assert_eq!(peer.meet().meeting(), third);
+        assert!(seen.iter().all(|number| *number < third.number), "numbers grow");
+    }
 }

@@ -331,9 +331,8 @@ impl Wire for VerbsWire {
         self.channel.clear()?;
         self.completions.request_event()?;
         state.armed = true;
-        let moved = self.poll(&mut state)? > 0;
-        Ok(moved
-            || self.pairs.arm()
+        self.poll(&mut state)?;
+        Ok(self.pairs.arm()
             || self.made_room.load(Ordering::Relaxed)
             || !state.arrived.is_empty()
             || state.failure.is_some()

@@ -19,6 +19,44 @@ fn a_port_can_be_listened_on_again_while_its_connections_are_being_closed() {
     listen().unwrap();
 }
 
+/// Any thread may start a program, and the child holds copies of all sockets until it calls exec.
+#[test]
+fn a_listener_ends_with_its_owner_whatever_forked_children_do_with_their_copies() {
+    let address = free();
+    let listen = || network().listen_tcp_at(address, claims(0, Claims::ANY)).unwrap();
+    let listener = listen();
+    // SAFETY: the child only waits until it is killed.
+    let keeps = unsafe { libc::fork() };
+    if keeps == 0 {
+        loop {
+            // SAFETY: pause(2) is async-signal-safe.
+            unsafe { libc::pause() };
+        }
+    }
+    drop(listener);
+    let again = std::panic::catch_unwind(listen);
+    // SAFETY: `keeps` is a child of this process that nobody else waits for.
+    unsafe {
+        libc::kill(keeps, libc::SIGKILL);
+        libc::waitpid(keeps, std::ptr::null_mut(), 0);
+    }
+    let mut listener = again.unwrap();
+
+    // SAFETY: the child closes what it got and leaves; the C library keeps its allocator usable across fork(2).
+    let drops = unsafe { libc::fork() };
+    if drops == 0 {
+        drop(listener);
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: as above.
+    unsafe { libc::waitpid(drops, std::ptr::null_mut(), 0) };
+    let client =
+        std::thread::spawn(move || network().connect_tcp(&[address], claims(1, 0), soon()).map(drop));
+    listener.accept(soon()).unwrap();
+    client.join().unwrap().unwrap();
+}
+
 /// A listener rests only when the process is out of descriptors: then it would not notice who comes meanwhile.
 #[test]
 fn a_listener_that_has_taken_all_who_came_does_not_rest() {

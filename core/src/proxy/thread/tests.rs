@@ -33,6 +33,29 @@ fn handlers_run_on_a_service_thread() {
     proxy.stop(Duration::from_secs(20)).unwrap();
 }
 
+/// Tells when it has ended.
+struct Ends(mpsc::Sender<()>);
+
+impl ProxyHandler for Ends {
+    fn handle(&mut self, _: u64, _: &ProxyTrigger) -> Result<ProxyHandlerResult> {
+        Ok(ProxyHandlerResult::Continue)
+    }
+
+    fn ended(&mut self, failure: Option<&Error>) {
+        assert!(failure.is_none());
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn a_proxy_that_is_dropped_ends() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let (tell, told) = mpsc::channel();
+    drop(Proxy::start(&context, ProxyConfig::default(), Ends(tell)).unwrap());
+    told.recv_timeout(Duration::from_secs(20)).unwrap();
+}
+
 /// Has work under way for as long as the test says.
 #[derive(Clone, Default)]
 struct Busy(Arc<(AtomicU32, AtomicU64)>);

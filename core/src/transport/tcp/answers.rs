@@ -103,6 +103,18 @@ mod tests {
     use crate::memory::{HostBuffer, register_host};
     use crate::transport::endpoint::Transport;
 
+    /// As those of a write do: so much of this connection lies in ordinary memory, and no more.
+    #[test]
+    fn bytes_of_a_device_wait_for_those_that_were_moved_before() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (mut staging, mut answers) = (Staging::alone(&context, 4), Answers::default());
+        let buffer = Arc::new(crate::gpu::GpuBuffer::new(&context, 64).unwrap());
+        answers.add(Place::Device(buffer.slice(..).unwrap()), 64);
+        assert!(matches!(answers.next(&mut staging, 1).unwrap(), Made::Waits(Obstacle::Socket)));
+        assert!(matches!(answers.next(&mut staging, 0).unwrap(), Made::Frame(Frame::Data { len: 64 }, ..)));
+    }
+
     #[test]
     fn acknowledgements_stay_behind_bytes_and_a_peer_cannot_ask_without_end() {
         let driver = Driver::software(cuda_soft::driver_table()).unwrap();

@@ -283,7 +283,8 @@ impl Outbox {
         let begun = match self.pieces.front_mut() {
             Some(piece) if piece.has_begun() => {
                 // Pinned memory is given back, and nothing of it is counted any more.
-                let spilled = piece.spill(&self.staging)? || piece.is_spilled();
+                piece.spill(&self.staging)?;
+                let spilled = piece.is_spilled();
                 (piece.collected, piece.counted, piece.answers) = (0, 0, false);
                 self.pieces.pop_front().map(|piece| (piece, spilled))
             }

@@ -1,5 +1,7 @@
 //! Operations of the sending half become frames, in whatever pieces the socket takes them.
 
+mod reads;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::super::frame::HEADER_BYTES;
@@ -34,7 +36,10 @@ impl Pipe {
         let (mut rest, mut frames) = (&taken[..], Vec::new());
         while let Some((header, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {
             let frame = Frame::decode(header).unwrap();
-            let len = if let Frame::Write { len, .. } = frame { len as usize } else { 0 };
+            let len = match frame {
+                Frame::Write { len, .. } | Frame::Data { len } => len as usize,
+                _ => 0,
+            };
             let (bytes, next) = behind.split_at(len);
             frames.push((frame, bytes.to_vec()));
             rest = next;

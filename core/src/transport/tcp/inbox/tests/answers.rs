@@ -38,6 +38,33 @@ fn an_acknowledgement_waits_for_answers_that_are_on_their_way_to_a_device() {
     assert_eq!((turn.acknowledged, inbox.reads.waiting(), inbox.landed()), (Some(3), 0, 1));
 }
 
+/// It says only that what this rank sent has landed there.
+#[test]
+fn an_acknowledgement_waits_for_nothing_else() {
+    let (mut inbox, word) = behind_a_stuck_device();
+    let (regions, mut turn) = (Regions::default(), Turn { copies: COPIES, ..Turn::default() });
+    // A read that has ended.
+    let to = Arc::new(HostBuffer::new(inbox.staging.stream().context(), LEN).unwrap());
+    let memory = register_host(&to, 0, LEN, Transport::Ethernet.into()).unwrap();
+    inbox.reads.ask(memory.place().clone(), LEN);
+    inbox.begin(Frame::Data { len: LEN as u32 }, &regions, &mut turn).unwrap();
+    inbox.buffer[..LEN].fill(7);
+    (inbox.start, inbox.end) = (0, LEN);
+    inbox.parse(&regions, &mut turn).unwrap();
+    go_on(&mut inbox, &word, &mut turn);
+    let landed = inbox.reads.waiting() == 0;
+    // A copy that does not end.
+    word.memory().word64(0).unwrap().store(0, Ordering::Release);
+    inbox.staging.stream().wait_value64(&word.slice(..).unwrap(), 1).unwrap();
+    let copied = inbox.staging.event().unwrap();
+    inbox.arrived(Some(copied), false, Effect::None);
+    inbox.begin(Frame::Ack { count: 3 }, &regions, &mut turn).unwrap();
+    let early = turn.acknowledged;
+    go_on(&mut inbox, &word, &mut turn);
+    // Asserted last: nobody waits for a device that stays stuck.
+    assert_eq!((landed, early), (true, Some(3)));
+}
+
 /// It reads what it wrote before.
 #[test]
 fn a_read_of_the_peer_waits_for_what_was_sent_before_it() {
