@@ -9,7 +9,9 @@ use loom::thread;
 use super::counts::{Acknowledged, Counts};
 use super::landings::Landings;
 use super::readers::Readers;
+use super::reads::Reads;
 use crate::deadline::Deadline;
+use crate::memory::Place;
 use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Runs `body` in every interleaving with at most `preemptions` interruptions of threads that would not have waited.
@@ -140,6 +142,38 @@ fn loom_tcp_who_sees_an_acknowledgement_sees_what_came_before_it() {
         assert!(lock(&end.outbox).is_settled(), "the sending half does not know");
         turns.into_iter().for_each(|turn| turn.join().unwrap());
         assert_eq!((end.acknowledged.get(), lock(&end.outbox).is_settled()), (mark, true), "fewer hold");
+    });
+}
+
+/// A thread has asked for two parts of memory, which two others receive in turns. It sends more, or uses the bytes, once it finds no
+/// part that is waited for.
+#[test]
+fn loom_tcp_who_finds_that_no_read_waits_sees_the_bytes_of_all() {
+    struct End {
+        reads: Reads,
+        /// Parts that have come.
+        inbox: Mutex<usize>,
+        parts: [Bytes; 2],
+    }
+    model(3, || {
+        let parts = [Bytes::new(), Bytes::new()];
+        let end = Arc::new(End { reads: Reads::new(1), inbox: Mutex::new(0), parts });
+        end.parts.iter().for_each(|_| end.reads.ask(Place::Elsewhere, 8));
+        let turns = [(); 2].map(|()| {
+            let end = end.clone();
+            thread::spawn(move || {
+                let mut come = lock(&end.inbox);
+                end.reads.begin(8).unwrap();
+                end.parts[*come].write(7);
+                *come += 1;
+                end.reads.landed();
+            })
+        });
+        while end.reads.waiting() > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(end.parts.each_ref().map(Bytes::read), [7, 7]);
+        turns.into_iter().for_each(|turn| turn.join().unwrap());
     });
 }
 
