@@ -62,6 +62,8 @@ pub const TARGETS: &[Target] = &[
     new("environment", core::environment, Form::OneWay),
     new("faults", core::faults, Form::OneWay),
     new("message-frames", core::message_frames, Form::OneWay),
+    new("message-packets", core::message_packets, Form::OneWay),
+    new("message-ring", core::message_ring, Form::OneWay),
     new("message-hello", core::message_hello, Form::Exact),
     new("message-address", core::message_address, Form::Exact),
     new("message-read", core::message_read, Form::Exact),

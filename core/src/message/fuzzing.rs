@@ -9,12 +9,14 @@ use super::keys;
 use super::mappings::Place;
 use super::serving;
 use super::tcp::{Inbound, Scratch};
-use super::verbs::{Header, Offer};
+use super::verbs::{self, Header, Offer, Taken};
 use super::wire::{Landing, Sink};
 use crate::error::Result;
 use crate::net::fuzzing::Recorded;
 use crate::rdma::{Gid, GidKind, QpAddress};
 use crate::wire::Writer;
+
+pub use super::ring::fuzzing::message_ring;
 
 /// A stream of frames over TCP: the first byte says how many bytes arrive at a time. The same frames must come out as if all
 /// had arrived at once, those received in place included.
@@ -34,6 +36,24 @@ pub fn message_frames(bytes: &[u8]) -> Option<Vec<u8>> {
     let whole = decode(usize::from(*cut).max(1));
     assert_eq!(whole, decode(stream.len().max(1)), "cuts change nothing");
     Some([&[*cut], &whole?[..]].concat())
+}
+
+/// A stream of frames in the packets of a queue pair: the first byte says how many bytes of it a packet has, the second how many frames
+/// are given at a time. The same frames must come out of one packet, also where each is refused once.
+pub fn message_packets(bytes: &[u8]) -> Option<Vec<u8>> {
+    let ([cut, most], stream) = bytes.split_first_chunk()?;
+    let decode = |packet: usize, most: usize, reluctant: bool| {
+        let mut inbound = verbs::Inbound::new(8 << 10);
+        let mut frames = Frames { reluctant, ..Frames::default() };
+        for packet in stream.chunks(packet) {
+            // Every call takes something, or has it refused.
+            while inbound.take(packet, most, &mut frames).ok()?.1 != Taken::All {}
+        }
+        (frames.whole.len() == stream.len() && frames.left == 0).then_some(frames.whole)
+    };
+    let whole = decode(usize::from(*cut).max(1), usize::from(*most).max(1), true);
+    assert_eq!(whole, decode(stream.len().max(1), usize::MAX, false), "packets change nothing");
+    Some([&[*cut, *most], &whole?[..]].concat())
 }
 
 /// An introduction.
@@ -107,11 +127,18 @@ struct Frames {
     /// The body that is landing, and how much of it is missing.
     landing: Vec<u8>,
     left: usize,
+    /// Each frame is refused once.
+    reluctant: bool,
+    refused: bool,
 }
 
 impl Sink for Frames {
     fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
         assert!(self.left == 0 && head.length as usize == body.len());
+        self.refused = self.reluctant && !self.refused;
+        if self.refused {
+            return Ok(false);
+        }
         self.whole.extend(head.encode());
         if head.operation == Operation::Data && !wanted(head) {
             self.whole.extend(body.iter().map(|_| 0));
@@ -162,6 +189,8 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let cuts = [0, 1, 5, 16, 200];
     let mut all: Vec<_> =
         streams.iter().flat_map(|s| cuts.map(|cut| ("message-frames", [&[cut], &s[..]].concat()))).collect();
+    let packets = [[1, 1], [5, 0], [16, 3], [200, 200]];
+    all.extend(streams.iter().flat_map(|s| packets.map(|cut| ("message-packets", [&cut, &s[..]].concat()))));
     let token = super::Token {
         generation: 9,
         slot: 1,
@@ -210,6 +239,7 @@ pub(crate) fn message_seeds() -> Vec<(&'static str, Vec<u8>)> {
         inbox: Amount { messages: 6, bytes: 8192 },
         verdict: super::hello::Verdict::Taken,
     };
+    all.extend(super::ring::fuzzing::seeds());
     all.push(("message-hello", hello.encode().to_vec()));
     let over_verbs = Hello { ring: 0, verbs: Offer::BYTES as u32, ..hello };
     all.push(("message-hello", over_verbs.encode().to_vec()));

@@ -1,6 +1,8 @@
 //! The wire between two processes of one host and user: a ring of shared memory for each direction.
 
 mod bare;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;

@@ -12,7 +12,7 @@ const KEPT: usize = 16 << 10;
 
 /// Where the reader stands in the stream.
 #[derive(Debug)]
-pub(super) struct Inbound {
+pub(in crate::message) struct Inbound {
     /// Bytes of the packet in front that were used.
     at: usize,
     /// The longest body of a frame that is not data.
@@ -27,7 +27,7 @@ pub(super) struct Inbound {
 
 /// How far [`Inbound::take`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(in crate::message) enum Taken {
     /// The packet is used up.
     All,
     /// The sink refused a frame.
@@ -38,13 +38,18 @@ pub(super) enum Taken {
 
 impl Inbound {
     /// A reader that takes bodies of up to `longest` bytes.
-    pub(super) fn new(longest: usize) -> Self {
+    pub(in crate::message) fn new(longest: usize) -> Self {
         Self { at: 0, longest, partial: Vec::new(), landing: None, refused: false }
     }
 
     /// Gives the frames in `stream`, the stream's bytes in the packet in front, to `sink`: at most `most`, parts included. Returns how many,
     /// and whether the packet is used up. If it is not, give the same packet again.
-    pub(super) fn take(&mut self, stream: &[u8], most: usize, sink: &mut dyn Sink) -> Result<(usize, Taken)> {
+    pub(in crate::message) fn take(
+        &mut self,
+        stream: &[u8],
+        most: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<(usize, Taken)> {
         let mut given = 0;
         while given < most {
             let rest = &stream[self.at..];

@@ -41,9 +41,12 @@ mod wire;
 pub(super) use draft::{Draft, VerbsLink};
 pub(super) use nic::{Choice, Nic};
 pub(super) use offer::Offer;
-#[cfg(feature = "fuzzing")]
-pub(super) use packet::Header;
 pub(super) use wire::VerbsWire;
+#[cfg(feature = "fuzzing")]
+pub(super) use {
+    inbound::{Inbound, Taken},
+    packet::Header,
+};
 
 /// Bytes of a packet, its header included.
 const PACKET: usize = 2048;
