@@ -11,9 +11,7 @@ use super::packet::PAYLOAD;
 use super::{PACKET, RECEIVE, longest_body};
 use crate::error::Result;
 use crate::message::head::Head;
-use crate::rdma::{
-    Access, CompletionChannel, CompletionQueue, INLINE_BYTES, Init, QpOptions, QueuePair, ReadyToSend,
-};
+use crate::rdma::{Access, CompletionChannel, CompletionQueue, Init, QpOptions, QueuePair, ReadyToSend};
 
 /// The fewest slots for sends: with the receives, 64 KiB.
 const MIN_SENDS: u32 = 14;
@@ -67,7 +65,7 @@ impl Draft {
         let options = QpOptions::default()
             .with_max_send(depth)
             .with_max_receive(RECEIVES)
-            .with_max_inline(INLINE_BYTES as u32);
+            .with_max_inline(nic.inline as u32);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
         // No memory is registered for the peer to write to, and reads have pairs of their own. Writes of no bytes need the right
         // all the same.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::copies::Copies;
 use super::regions::Regions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rdma::{Context, Port, ProtectionDomain, Settings, Verbs};
+use crate::rdma::{Context, INLINE_BYTES, Port, ProtectionDomain, Settings, Verbs};
 use crate::sync::{AtomicUsize, OnceLock, Ordering};
 
 /// Links of one messenger that read by their devices at a time; each holds memory for that. Further ones are sent the data.
@@ -15,7 +15,7 @@ pub(super) const MAX_READERS: usize = 64;
 const MAX_LATE: usize = 3;
 
 /// Whether a messenger uses an RDMA device, and which.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(in crate::message) struct Choice {
     pub(in crate::message) allowed: bool,
     /// The verbs to use; libibverbs of this host if `None`.
@@ -23,6 +23,20 @@ pub(in crate::message) struct Choice {
     /// Names of devices, separated by commas; all if `None`.
     pub(in crate::message) devices: Option<String>,
     pub(in crate::message) settings: Settings,
+    /// The most bytes that a packet may have to be sent inline, if the device takes so many.
+    pub(in crate::message) inline: usize,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self {
+            allowed: false,
+            library: None,
+            devices: None,
+            settings: Settings::default(),
+            inline: INLINE_BYTES,
+        }
+    }
 }
 
 /// An opened device and the port that is used.
@@ -32,6 +46,8 @@ pub(in crate::message) struct Nic {
     pub(super) domain: ProtectionDomain,
     pub(super) port: Port,
     pub(super) settings: Settings,
+    /// The most bytes of a packet that is to be sent inline.
+    pub(super) inline: usize,
     /// The error that ended all links of the device.
     failed: OnceLock<Error>,
     /// Links that read by it.
@@ -85,7 +101,7 @@ impl Nic {
         };
         let mut reasons = Vec::new();
         for device in verbs.devices(choice.devices.as_deref())? {
-            match Self::over(device.open(), &choice.settings) {
+            match Self::over(device.open(), choice) {
                 Ok(nic) => return Ok(nic),
                 Err(error) => reasons.push(error.message().to_owned()),
             }
@@ -97,14 +113,14 @@ impl Nic {
         Err(Error::new(ErrorKind::Unsupported, "Messenger", text))
     }
 
-    fn over(context: Result<Context>, settings: &Settings) -> Result<Self> {
+    fn over(context: Result<Context>, choice: &Choice) -> Result<Self> {
         let context = context?;
-        let port = context.active_port(settings)?;
+        let port = context.active_port(&choice.settings)?;
         let domain = context.protection_domain()?;
         let (failed, readers, late) = (OnceLock::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         let (regions, copies) = (Arc::default(), Arc::default());
-        let settings = settings.clone();
-        Ok(Self { context, domain, port, settings, failed, readers, late, regions, copies })
+        let (settings, inline) = (choice.settings.clone(), choice.inline);
+        Ok(Self { context, domain, port, settings, inline, failed, readers, late, regions, copies })
     }
 
     /// Whether rights to parts of registered memory can be given to one peer and taken away again.

@@ -42,9 +42,10 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Over `queue_pair`, with at most `depth` requests outstanding, and the `sends` slots behind the receives.
-    pub(super) fn new(queue_pair: QueuePair<ReadyToSend>, sends: u32, depth: u32) -> Self {
-        let inline = (queue_pair.max_inline() as usize).min(INLINE_BYTES);
+    /// Over `queue_pair`, with at most `depth` requests outstanding, and the `sends` slots behind the receives. Packets of up to `inline`
+    /// bytes leave inline if the queue pair takes so many, which may be more than it was asked for.
+    pub(super) fn new(queue_pair: QueuePair<ReadyToSend>, sends: u32, depth: u32, inline: usize) -> Self {
+        let inline = (queue_pair.max_inline() as usize).min(inline);
         // Requests that are not covered by a signalled one keep less than half of the slots, so that the longest frame fits.
         let window = Window::new(depth, sends / 4);
         let free = (RECEIVES..RECEIVES + sends).rev().collect();

@@ -79,7 +79,7 @@ impl VerbsWire {
         let VerbsLink { queue_pair, parts, gives_keys } = link;
         let Parts { completions, channel, slots, sends, depth, longest, nic } = parts;
         let state = State {
-            outbound: Outbound::new(queue_pair, sends, depth),
+            outbound: Outbound::new(queue_pair, sends, depth, nic.inline),
             credits: Credits::new(),
             arrived: VecDeque::with_capacity(RECEIVES as usize),
             posted: RECEIVES,

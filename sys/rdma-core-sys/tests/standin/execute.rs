@@ -45,6 +45,7 @@ impl Machine {
         qp.used += 1;
         qp.uncovered += 1;
         qp.counts.requests += 1;
+        qp.counts.inline += u64::from(is_inline);
         qp.counts.fenced += u64::from(wr.send_flags & flags::IBV_SEND_FENCE.0 != 0);
         if qp.state == state::IBV_QPS_ERR {
             self.end(number, wr.wr_id, wr.opcode, wc::IBV_WC_WR_FLUSH_ERR);

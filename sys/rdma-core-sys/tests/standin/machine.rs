@@ -96,6 +96,8 @@ pub struct Counts {
     pub doorbells: u64,
     /// Posted requests.
     pub requests: u64,
+    /// Requests of them that brought their bytes along.
+    pub inline: u64,
     /// Requests of them that were to wait for reads before them.
     pub fenced: u64,
     /// Completions of requests, whether polled or not.

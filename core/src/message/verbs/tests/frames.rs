@@ -86,6 +86,27 @@ fn a_flood_both_ways_meets_receives_and_gathers() {
     }
 }
 
+/// The device may take more than it was asked for, or less.
+#[test]
+fn packets_leave_inline_up_to_what_is_set_and_what_the_device_takes() {
+    for (set, device, expected) in
+        [(256, 256, 2), (64, 256, 1), (256, 64, 1), (24, 256, 1), (23, 256, 0), (0, 256, 0)]
+    {
+        standin::limit_inline(device);
+        let [one, two] = pair_with(&Choice { inline: set, ..Choice::default() });
+        standin::limit_inline(256);
+        let mut kept = Kept::default();
+        for (size, count) in [0, 232, 233].into_iter().zip(1..) {
+            assert!(push(&one, head(3, &body(size)), &body(size)));
+            pull(&two, &mut kept, count);
+        }
+        let inline = standin::counts(number(&one)).inline;
+        assert_eq!(inline, expected, "{set} bytes are set, {device} the device's");
+        let sizes: Vec<_> = kept.frames.iter().map(|(_, body)| body.len()).collect();
+        assert_eq!(sizes, [0, 232, 233]);
+    }
+}
+
 /// Both ends are full of long frames and have no credits left, on a device that takes nothing inline: what gives credits back needs a
 /// slot, too.
 #[test]

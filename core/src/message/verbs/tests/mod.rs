@@ -61,15 +61,24 @@ pub(super) fn verbs() -> Verbs {
 }
 
 pub(super) fn nic(names: &str) -> Arc<Nic> {
-    let choice =
-        Choice { allowed: true, library: Some(verbs()), devices: Some(names.into()), ..Choice::default() };
+    nic_with(names, Choice::default())
+}
+
+/// One of the devices `names`, with the settings of `choice`.
+pub(super) fn nic_with(names: &str, choice: Choice) -> Arc<Nic> {
+    let choice = Choice { allowed: true, library: Some(verbs()), devices: Some(names.into()), ..choice };
     Arc::new(Nic::open(&choice).unwrap())
 }
 
 /// Two connected ends whose messages have up to `eager` bytes, and the sockets between them.
 pub(super) fn ends(eager: usize) -> [(Box<dyn RawStream>, VerbsLink); 2] {
+    ends_of(eager, &Choice::default())
+}
+
+/// The same with the settings of `choice`.
+fn ends_of(eager: usize, choice: &Choice) -> [(Box<dyn RawStream>, VerbsLink); 2] {
     let (one, two) = UnixStream::pair().unwrap();
-    let drafts = [(); 2].map(|()| Draft::new(&nic("null0"), eager).unwrap());
+    let drafts = [(); 2].map(|()| Draft::new(&nic_with("null0", choice.clone()), eager).unwrap());
     let [first, second] = [drafts[0].offer(), drafts[1].offer()];
     let [one_draft, two_draft] = drafts;
     [(one, one_draft, second), (two, two_draft, first)].map(|(socket, draft, theirs)| {
@@ -81,6 +90,10 @@ pub(super) fn ends(eager: usize) -> [(Box<dyn RawStream>, VerbsLink); 2] {
 
 pub(super) fn pair_of(eager: usize) -> [VerbsWire; 2] {
     ends(eager).map(|(socket, link)| VerbsWire::new(socket, link, None))
+}
+
+pub(super) fn pair_with(choice: &Choice) -> [VerbsWire; 2] {
+    ends_of(8 << 10, choice).map(|(socket, link)| VerbsWire::new(socket, link, None))
 }
 
 pub(super) fn pair() -> [VerbsWire; 2] {
