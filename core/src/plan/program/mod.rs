@@ -54,7 +54,7 @@ mod switch_channel;
 mod document {}
 
 #[cfg(test)]
-mod tests;
+pub(in crate::plan) mod tests;
 
 pub use blocks::{Blocks, SyncType, ThreadBlockGroup};
 pub use chunk::{Buffer, Chunk};

@@ -25,9 +25,27 @@ fn repeated(op: &Op) -> &Loop {
     }
 }
 
-/// "Buffer/Chunk": two operations on chunks of a rank's input.
-#[test]
-fn buffer_and_chunk() {
+/// The examples that can run, each with the synchronisation that it lacks.
+pub(in crate::plan) fn completed() -> Vec<Plan> {
+    let put_behind = |reduce: bool, fusion: bool| reduce_or_copy(reduce).fusion(fusion).compile().unwrap();
+    vec![
+        copy_then_reduce().compile().unwrap(),
+        ring(),
+        switch_all_reduce(2, true),
+        switch_all_reduce(4, true),
+        meeting_blocks(),
+        put_behind(true, true),
+        put_behind(true, false),
+        put_behind(false, true),
+        put_behind(false, false),
+        copied_then_put(true),
+        switch_pipelined(2).compile().unwrap(),
+        two_instances().compile().unwrap(),
+        grouped(),
+    ]
+}
+
+fn copy_then_reduce() -> CollectiveProgram {
     let program = custom(1, 2);
     let rank = program.rank(0);
     let input_buffer = rank.input();
@@ -35,7 +53,13 @@ fn buffer_and_chunk() {
     let src_chunk = input_buffer.chunks(1..2);
     rank.copy(dst_chunk, src_chunk, 0);
     rank.reduce(dst_chunk, src_chunk, Reduction::Sum, 0);
-    let plan = program.build().unwrap();
+    program
+}
+
+/// "Buffer/Chunk": two operations on chunks of a rank's input.
+#[test]
+fn buffer_and_chunk() {
+    let plan = copy_then_reduce().build().unwrap();
     let [first, second] = moves(&plan, 0, 0)[..] else { panic!("{plan:?}") };
     let (zero, one) = (Operand::local(BufferType::Input, 0), Operand::local(BufferType::Input, 1));
     assert_eq!((&*first.sources, &*first.targets, first.reduction), (&[one][..], &[zero][..], None));
@@ -46,9 +70,7 @@ fn buffer_and_chunk() {
     assert!(text.contains("rank 0 block 0 operation 1: input chunk 0 of rank 0"), "{text}");
 }
 
-/// "Channel": two ranks in a ring wait for each other.
-#[test]
-fn ring_of_signals() {
+fn ring() -> Plan {
     let nranks = 2;
     let program = custom(nranks, 1);
     for src_rank in 0..nranks {
@@ -57,7 +79,13 @@ fn ring_of_signals() {
         channel.signal(0, SyncType::None);
         channel.wait(0, SyncType::After);
     }
-    let plan = program.build().unwrap();
+    program.build().unwrap()
+}
+
+/// "Channel": two ranks in a ring wait for each other.
+#[test]
+fn ring_of_signals() {
+    let plan = ring();
     let [Op::Signal { relaxed: false, .. }, Op::Wait { relaxed: false, .. }, Op::Sync] = ops(&plan, 1, 0)[..]
     else {
         panic!("{plan:?}")
@@ -113,9 +141,7 @@ fn switch_all_reduce_of_two_ranks() {
     right(&switch_all_reduce(4, true));
 }
 
-/// "Synchronization": a barrier of two blocks, and a semaphore that is free at first.
-#[test]
-fn barrier_and_semaphore() {
+fn meeting_blocks() -> Plan {
     let program = custom(1, 1);
     let rank = program.rank(0);
     rank.barrier([0, 1]);
@@ -125,7 +151,13 @@ fn barrier_and_semaphore() {
     rank.barrier([1, 0]);
     rank.barrier([2, 1]);
     rank.barrier([2]);
-    let plan = program.build().unwrap();
+    program.build().unwrap()
+}
+
+/// "Synchronization": a barrier of two blocks, and a semaphore that is free at first.
+#[test]
+fn barrier_and_semaphore() {
+    let plan = meeting_blocks();
     assert_eq!(plan.ranks[0].semaphores, [1]);
     let meet = |id| Op::Barrier(Barrier { id, blocks: 2 });
     let expected =
@@ -140,88 +172,90 @@ fn barrier_and_semaphore() {
     right(&plan);
 }
 
+fn reduce_or_copy(reduce: bool) -> CollectiveProgram {
+    let program = custom(2, 2);
+    let (rank, peer) = (program.rank(0), program.rank(1));
+    let (channel, back) = (rank.memory_channel(1), peer.memory_channel(0));
+    let (dst_chunk, src_chunk) = (rank.output().chunk(0), rank.input().chunk(1));
+    let remote_chunk = peer.output().chunk(0);
+    back.relaxed_signal(0, SyncType::None);
+    channel.relaxed_wait(0, SyncType::After);
+    rank.copy(dst_chunk, rank.input().chunk(0), 0);
+    rank.barrier([0]);
+    if reduce {
+        rank.reduce(dst_chunk, src_chunk, Reduction::Sum, 0);
+    } else {
+        rank.copy(dst_chunk, src_chunk, 0);
+    }
+    channel.put(remote_chunk, dst_chunk, 0);
+    channel.signal(0, SyncType::Before);
+    back.wait(0, SyncType::After);
+    program
+}
+
 /// "Operation Fusion" and "Data dependencies analysis": a put of what was just reduced or copied.
 #[test]
 fn reduce_or_copy_then_put() {
-    let example = |reduce: bool| {
-        let program = custom(2, 2);
-        let (rank, peer) = (program.rank(0), program.rank(1));
-        let (channel, back) = (rank.memory_channel(1), peer.memory_channel(0));
-        let (dst_chunk, src_chunk) = (rank.output().chunk(0), rank.input().chunk(1));
-        let remote_chunk = peer.output().chunk(0);
-        back.relaxed_signal(0, SyncType::None);
-        channel.relaxed_wait(0, SyncType::After);
-        rank.copy(dst_chunk, rank.input().chunk(0), 0);
-        rank.barrier([0]);
-        if reduce {
-            rank.reduce(dst_chunk, src_chunk, Reduction::Sum, 0);
-        } else {
-            rank.copy(dst_chunk, src_chunk, 0);
-        }
-        channel.put(remote_chunk, dst_chunk, 0);
-        channel.signal(0, SyncType::Before);
-        back.wait(0, SyncType::After);
-        program
-    };
     for reduce in [true, false] {
-        let (kinds, text) = diagnosis(&example(reduce).build().unwrap());
+        let (kinds, text) = diagnosis(&reduce_or_copy(reduce).build().unwrap());
         assert_eq!(kinds, [FindingKind::Race], "{text}");
         assert!(text.contains("rank 0 block 0 operation 4: output chunk 0 of rank 0: reads while rank 0 block 0 operation 3 writes; put a sync"), "{text}");
-        let fused = example(reduce).compile().unwrap();
+        let fused = reduce_or_copy(reduce).compile().unwrap();
         right(&fused);
         let last = moves(&fused, 0, 0).pop().unwrap();
         let output = Operand::local(BufferType::Output, 0);
         assert_eq!(last.targets, [output, Operand::remote(1, BufferType::Output, 0)]);
-        let separate = example(reduce).fusion(false).compile().unwrap();
+        let separate = reduce_or_copy(reduce).fusion(false).compile().unwrap();
         right(&separate);
         let all = ops(&separate, 0, 0);
         let (put, before) = (all.len() - 3, all.len() - 4);
         assert_eq!(all[before], &Op::Sync, "{all:?}");
         assert!(matches!(all[put], Op::Move(put) if put.sources == [output]), "{all:?}");
-        let unchanged = example(reduce).auto_sync(false).compile().unwrap();
-        assert_eq!(unchanged, example(reduce).build().unwrap());
+        let unchanged = reduce_or_copy(reduce).auto_sync(false).compile().unwrap();
+        assert_eq!(unchanged, reduce_or_copy(reduce).build().unwrap());
     }
+}
+
+fn copied_then_put(synchronised: bool) -> Plan {
+    let program = custom(2, 1);
+    let (first, second) = (program.rank(0), program.rank(1));
+    let (channel, back) = (first.memory_channel(1), second.memory_channel(0));
+    let sem = first.semaphore(0);
+    let dst_chunk = first.scratch(1).chunk(0);
+    let (src_chunk, other_peer_chunk) = (first.input().chunk(0), second.output().chunk(0));
+    if synchronised {
+        back.relaxed_signal(0, SyncType::None);
+        channel.relaxed_wait(1, SyncType::After);
+    }
+    let (before, after) =
+        if synchronised { (SyncType::Before, SyncType::After) } else { (SyncType::None, SyncType::None) };
+    program.loop_of(1 << 20, 1, || {
+        first.copy(dst_chunk, src_chunk, 0);
+        sem.release(0, before);
+        sem.acquire(1, after);
+        channel.put(other_peer_chunk, dst_chunk, 1);
+    });
+    if synchronised {
+        channel.signal(1, SyncType::Before);
+        back.wait(0, SyncType::After);
+    } else {
+        back.wait(0, SyncType::None);
+        channel.signal(1, SyncType::None);
+    }
+    program.build().unwrap()
 }
 
 /// "Pipeline Loop": a block copies to scratch, another one puts from there.
 #[test]
 fn pipelined_loop() {
-    let example = |synchronised: bool| {
-        let program = custom(2, 1);
-        let (first, second) = (program.rank(0), program.rank(1));
-        let (channel, back) = (first.memory_channel(1), second.memory_channel(0));
-        let sem = first.semaphore(0);
-        let dst_chunk = first.scratch(1).chunk(0);
-        let (src_chunk, other_peer_chunk) = (first.input().chunk(0), second.output().chunk(0));
-        if synchronised {
-            back.relaxed_signal(0, SyncType::None);
-            channel.relaxed_wait(1, SyncType::After);
-        }
-        let (before, after) =
-            if synchronised { (SyncType::Before, SyncType::After) } else { (SyncType::None, SyncType::None) };
-        program.loop_of(1 << 20, 1, || {
-            first.copy(dst_chunk, src_chunk, 0);
-            sem.release(0, before);
-            sem.acquire(1, after);
-            channel.put(other_peer_chunk, dst_chunk, 1);
-        });
-        if synchronised {
-            channel.signal(1, SyncType::Before);
-            back.wait(0, SyncType::After);
-        } else {
-            back.wait(0, SyncType::None);
-            channel.signal(1, SyncType::None);
-        }
-        program.build().unwrap()
-    };
-    let plan = example(false);
+    let plan = copied_then_put(false);
     let copied = repeated(ops(&plan, 0, 0)[0]);
     assert_eq!((copied.unit, copied.chunks, copied.body.len()), (1 << 20, 1, 2));
     assert_eq!(copied.body.iter().map(|operation| operation.origin).collect::<Vec<_>>(), [0, 1]);
     let (kinds, text) = diagnosis(&plan);
     assert!(kinds.contains(&FindingKind::Race), "{text}");
     assert!(text.contains("rank 0 block 1 operation 0 (operation 1 of its loop): scratch chunk 0"), "{text}");
-    right(&example(true));
+    right(&copied_then_put(true));
 }
 
 /// "Pipeline Loop": three blocks copy in, reduce through the switch, and copy out. As documented, nothing orders the broadcast
@@ -236,7 +270,6 @@ fn pipelined_all_reduce() {
     right(&switch_pipelined(2).compile().unwrap());
 }
 
-/// "Adjust the number of instances", and every other setting.
 #[test]
 fn settings() {
     let program = CollectiveProgram::new("allreduce_2x", Pattern::all_reduce(8, 1)).instances(2);
@@ -262,14 +295,45 @@ fn settings() {
     assert_eq!((settings.min_bytes, settings.max_bytes), (1024, 1 << 40));
 }
 
-/// "Thread Block Group": four blocks copy a quarter each.
+/// Packets from everyone to everyone, in two instances: the document gives no operations.
+fn two_instances() -> CollectiveProgram {
+    let (nranks, name) = (8, "allreduce_2x");
+    let program = CollectiveProgram::new(name, Pattern::all_reduce(nranks, 1)).instances(2);
+    let program = program.protocol(Protocol::Ll).double_scratch(true);
+    let scratch: Vec<_> = program.ranks().map(|rank| rank.scratch(nranks * nranks)).collect();
+    let from = |rank: u32, peer: u32| scratch[rank as usize].chunks(nranks * peer..nranks * (peer + 1));
+    for rank in program.ranks() {
+        let input = rank.input().chunks(..);
+        for peer in rank.peers() {
+            rank.memory_channel(peer).put_packets(from(peer, rank.index()), input, 0);
+        }
+        let come = rank.peers().map(|peer| from(rank.index(), peer));
+        rank.reduce_packets_to(rank.output().chunks(..), input, come, Reduction::Sum, 0);
+    }
+    program
+}
+
+/// "Adjust the number of instances".
 #[test]
-fn group_copy() {
+fn instances() {
+    let plan = two_instances().compile().unwrap();
+    assert_eq!((&*plan.name, plan.ranks.len()), ("allreduce_2x", 8));
+    assert!(plan.ranks.iter().all(|rank| rank.blocks.len() == 2 && rank.input_chunks == 16));
+    right(&plan);
+}
+
+fn grouped() -> Plan {
     let program = CollectiveProgram::new("group", Pattern::all_reduce(1, 1));
     let rank = program.rank(0);
     let tbg = ThreadBlockGroup::new([0, 1, 2, 3]);
     rank.copy(rank.output().chunks(0..1), rank.input().chunks(0..1), &tbg);
-    let plan = program.build().unwrap();
+    program.build().unwrap()
+}
+
+/// "Thread Block Group": four blocks copy a quarter each.
+#[test]
+fn group_copy() {
+    let plan = grouped();
     for block in 0..4 {
         let [moved] = moves(&plan, 0, block)[..] else { panic!("{plan:?}") };
         let member = u32::try_from(block).unwrap();

@@ -1,6 +1,6 @@
 //! Programs are recorded as their authors meant them, and mistakes are told where they were made.
 
-mod concepts;
+pub(in crate::plan) mod concepts;
 mod copy_engines;
 mod mistakes;
 mod words;

@@ -6,6 +6,7 @@ use super::super::super::{
     Share, oracle, samples,
 };
 use super::{Called, Rig, alone, close, ranks};
+use crate::plan::program::tests::concepts;
 
 /// The plan with LL128 packets, if it has packets and may have these.
 pub(super) fn by_lines(plan: &Plan) -> Option<Plan> {
@@ -39,6 +40,20 @@ fn samples_run_as_their_collectives_say() {
                 assert_eq!(&outputs[rank], expected, "{} of {elements}, rank {rank}", plan.name);
             }
         }
+        drop(rig);
+        close(&comms);
+    }
+}
+
+/// The examples of MSCCL++'s document of concepts.
+#[test]
+fn completed_examples_run_as_they_are_simulated() {
+    let _alone = alone();
+    for plan in concepts::completed() {
+        let comms = ranks(plan.ranks.len());
+        let reduction = plan.reductions().next();
+        let mut rig = Rig::new(&comms, &plan, 4800, &[reduction]).unwrap();
+        [96, 4800, 192].into_iter().for_each(|elements| rig.as_simulated(elements, reduction));
         drop(rig);
         close(&comms);
     }
