@@ -2,6 +2,7 @@
 
 mod errors;
 mod given;
+mod over_hosts;
 mod retried;
 mod types;
 mod ways;
@@ -73,6 +74,8 @@ struct Bench<'a> {
     buffers: [Arc<GpuBuffer>; 2],
     shown: [CollectiveBuffers; 2],
     call: u32,
+    /// Sums do not depend on the order of the additions.
+    exact: bool,
 }
 
 impl<'a> Bench<'a> {
@@ -88,7 +91,7 @@ impl<'a> Bench<'a> {
         let apart = collective.buffers(first, second, soon()).unwrap();
         let one = collective.buffers(first, first, soon()).unwrap();
         let stream = Stream::new(rank.comm.context()).unwrap();
-        Self { rank, collective, stream, buffers, shown: [apart, one], call: 0 }
+        Self { rank, collective, stream, buffers, shown: [apart, one], call: 0, exact: false }
     }
 
     /// Parts of the whole input and output.
@@ -123,9 +126,10 @@ impl<'a> Bench<'a> {
         within.map(|at| at + place.odd)
     }
 
-    /// Data whose sums depend on the order of the additions.
+    /// Data whose sums depend on the order of the additions, unless they are to be exact.
     fn data(&self, rank: u32, count: usize) -> Vec<f32> {
-        (0..count).map(|index| mix(rank, self.call, index) as f32 / 1e5).collect()
+        let value = |mixed| if self.exact { (mixed % 1000) as f32 } else { mixed as f32 / 1e5 };
+        (0..count).map(|index| value(mix(rank, self.call, index))).collect()
     }
 
     fn slice(&self, output: bool, place: Place, at: usize, len: usize) -> DeviceSlice {

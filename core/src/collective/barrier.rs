@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::drafts::hosts_of;
 use super::named::called;
 use super::plans;
 use crate::comm::Communicator;
@@ -32,7 +33,8 @@ impl Barrier {
             1 => None,
             ranks => {
                 let config = ExecutorConfig::default().with_max_bytes(0);
-                let executor = Executor::prepare(comm, &plans::barrier(ranks)?, config, deadline);
+                let executor =
+                    Executor::prepare(comm, &plans::barrier(ranks, &hosts_of(comm))?, config, deadline);
                 Some(called("Barrier::prepare", executor)?)
             }
         };

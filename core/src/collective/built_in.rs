@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::call::Call;
 use super::choosing::{Chosen, Push, choose};
 use super::config::{CollectiveConfig, reduces};
-use super::drafts::{COPY_ENGINE, Draft, PUSH, TWO_SHOT, ZERO_COPY, drafts};
+use super::drafts::{COPY_ENGINE, Draft, OVER_HOSTS, PUSH, TWO_SHOT, ZERO_COPY, drafts, hosts_of};
 use super::entry::Entry;
 use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
@@ -88,7 +88,7 @@ impl Collective {
         config: CollectiveConfig,
         deadline: impl Into<Deadline>,
     ) -> Result<Self> {
-        let (deadline, ranks) = (deadline.into(), comm.size());
+        let deadline = deadline.into();
         let _turn = comm.collective_call(PREPARE, deadline)?;
         let geometry = agreed_geometry(comm);
         let chosen = choose(PREPARE, comm, &kind, &config, geometry, deadline)?;
@@ -96,7 +96,7 @@ impl Collective {
         let config = config.for_these(&kind, comm);
         // All calls belong on one stream.
         let series = comm.context().new_series();
-        let drafts = drafts(&kind, &config, &chosen, (ranks, geometry), series)?;
+        let drafts = drafts(&kind, &config, &chosen, (&hosts_of(comm), geometry), series)?;
         let users = config.plans.len();
         let wanted: Vec<_> = drafts.iter().map(|draft| (&draft.plan, draft.settings.clone())).collect();
         let executors = called_for(PREPARE, &kind, Executor::prepare_all(comm, &wanted, deadline))?;
@@ -106,7 +106,9 @@ impl Collective {
         };
         let entries: Vec<Entry> = drafts.into_iter().zip(executors).map(entry).collect();
         // An all-reduce goes through scratch instead.
-        let direct = entries[users..].iter().find(|entry| entry.name == ZERO_COPY && !entry.in_place());
+        let direct = entries[users..]
+            .iter()
+            .find(|entry| [ZERO_COPY, OVER_HOSTS].contains(&&*entry.name) && !entry.in_place());
         let direct = direct.filter(|entry| entry.executor.reaches_buffers());
         let staged = direct.filter(|_| entries.iter().all(|entry| !entry.sliced));
         let staged = staged.map(|entry| entry.executor.clone());
@@ -188,7 +190,7 @@ impl Collective {
         Ok(self.name(self.way(OP, &call, in_place, false, reduction.into())?))
     }
 
-    /// The way of a call on shown buffers: also `zero-copy`, `push` and `copy-engine`.
+    /// The way of a call on shown buffers: also `zero-copy`, `push` and `copy-engine`; between hosts `hosts`.
     ///
     /// # Errors
     /// As for [`algorithm`](Self::algorithm).
@@ -248,6 +250,9 @@ impl Collective {
                      bytes ({rule}; otherwise {why})"
                 )
             }
+            (OVER_HOSTS, _) => format!(
+                "the ranks are on several hosts: through ports between them, and the buffers are {buffers}; {blocks} blocks ({why})"
+            ),
             (ZERO_COPY, _) => {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }

@@ -5,11 +5,12 @@ use std::ops::RangeInclusive;
 use super::call::Call;
 use super::choosing::{Chosen, Push};
 use super::config::CollectiveConfig;
-use super::plans::{self, Shape};
+use super::plans::{self, Hosts, Length, Shape};
 use super::selector::PlanSelector;
 use super::sizes::{push_blocks, shape, usual_blocks};
 use super::tuning::Choice;
 use crate::channel::Geometry;
+use crate::comm::Communicator;
 use crate::error::Result;
 use crate::gpu::Series;
 use crate::plan::{ExecutorConfig, Kind, Plan};
@@ -22,6 +23,15 @@ pub(super) const ZERO_COPY: &str = "zero-copy";
 pub(super) const PUSH: &str = "push";
 /// The name of the way of copy engines.
 pub(super) const COPY_ENGINE: &str = "copy-engine";
+
+/// The name of the way of ranks of several hosts.
+pub(super) const OVER_HOSTS: &str = "hosts";
+
+/// Which ranks share a host: the same on every rank.
+pub(super) fn hosts_of(comm: &Communicator) -> Hosts {
+    let peers = comm.peers();
+    Hosts::new(comm.size(), |one, other| peers[one as usize].same_host(&peers[other as usize]))
+}
 
 /// A plan that is to be prepared.
 pub(super) struct Draft {
@@ -38,9 +48,10 @@ pub(super) fn drafts(
     kind: &Kind,
     config: &CollectiveConfig,
     chosen: &Chosen,
-    (ranks, geometry): (u32, Geometry),
+    (hosts, geometry): (&Hosts, Geometry),
     series: Series,
 ) -> Result<Vec<Draft>> {
+    let ranks = hosts.ranks();
     let mut drafts = Vec::new();
     for (plan, calls) in &config.plans {
         let longest = *calls.bytes.end();
@@ -56,14 +67,21 @@ pub(super) fn drafts(
             continue;
         }
         let shape = |blocks| Shape { ranks, in_place, ..shape(geometry, blocks) };
-        built_in(kind, chosen, shape, geometry, |name, plan, most, bytes| {
+        let mut add = |name: &str, plan, most, bytes| {
             // Tests check the built-in plans.
             let settings = config.executor(Some(most)).unchecked().in_series(series);
             let settings = if plans::in_place_differs(kind) { settings } else { settings.in_either_place() };
             let sliced = [TWO_SHOT, PUSH].contains(&name);
             let calls = PlanSelector::sizes(bytes);
             drafts.push(Draft { name: name.to_owned(), plan, settings, calls, sliced });
-        })?;
+        };
+        if hosts.count() < 2 {
+            built_in(kind, chosen, shape, geometry, add)?;
+        } else if let Some(made) = plans::over_hosts(kind, shape(chosen.choice.blocks), hosts) {
+            let (plan, length) = made?;
+            let most = if length == Length::Any { u64::MAX } else { chosen.staging as u64 };
+            add(OVER_HOSTS, plan, most, 0..=u64::MAX);
+        }
     }
     Ok(drafts)
 }

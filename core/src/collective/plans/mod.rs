@@ -3,16 +3,20 @@
 //! Small messages go as packets through scratch, in one step. Large ones go from the peers' inputs to the peers' outputs without
 //! a copy in between, which needs buffers that the peers reach.
 //!
+//! Ranks of several hosts have plans of their own, with port channels between hosts.
+//!
 //! All blocks share each range, so that a message need not divide into more parts than the collective itself has. Each block
 //! has channels of its own: it touches a peer's buffers once the peer's block of the same number has begun, and no block waits
 //! for others of its rank.
 
+mod across;
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
 mod barrier;
 mod broadcast;
 mod gather;
+mod hosts;
 mod pair;
 mod reduce;
 mod reduce_scatter;
@@ -28,7 +32,9 @@ mod tests;
 use crate::error::Result;
 use crate::plan::{Kind, Plan, Protocol};
 
+pub(super) use across::Length;
 pub(super) use barrier::barrier;
+pub(super) use hosts::Hosts;
 pub(super) use shape::Shape;
 
 /// The plan for parts of sizes of their own, on buffers that the peers reach: an all-to-all or a reduce-scatter.
@@ -45,6 +51,12 @@ pub(super) fn variable(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
 /// knows where its buffers lie.
 pub(super) fn in_place_differs(kind: &Kind) -> bool {
     !matches!(kind, Kind::Gather { .. } | Kind::Scatter { .. })
+}
+
+/// The plan for ranks of several hosts, on buffers that peers and proxies reach, and how long a message may be; `None` of calls that change
+/// places within one buffer, and of a collective of the user's own.
+pub(super) fn over_hosts(kind: &Kind, shape: Shape, hosts: &Hosts) -> Option<Result<(Plan, Length)>> {
+    across::program(kind, shape, hosts).map(|(program, length)| Ok((program.compile()?, length)))
 }
 
 /// The plan for small messages; `None` for a collective of the user's own.

@@ -1,7 +1,8 @@
 //! The plans are right, by the check and by the simulator.
 
 use super::{
-    Shape, barrier, copied, in_place_differs, packets, pushed, through_scratch, variable, zero_copy,
+    Hosts, Shape, barrier, copied, in_place_differs, over_hosts, packets, pushed, through_scratch, variable,
+    zero_copy,
 };
 use crate::plan::{Block, Kind, Op, Place, Plan, check, oracle, simulate};
 
@@ -19,7 +20,7 @@ fn kinds(ranks: u32) -> Vec<Kind> {
 }
 
 fn all(ranks: u32, blocks: u32) -> Vec<Plan> {
-    let mut plans = vec![barrier(ranks).unwrap()];
+    let mut plans = vec![barrier(ranks, &Hosts::new(ranks, |_, _| true)).unwrap()];
     for kind in kinds(ranks) {
         for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
             let shape = Shape { ranks, in_place, blocks, threads: 128, copy_engines: false, own: false };
@@ -67,6 +68,28 @@ fn plans_are_right_for_every_number_of_ranks() {
             checked(&plan);
             if !matches!(plan.collective.kind, Kind::Custom(_)) {
                 simulated(&plan);
+            }
+        }
+    }
+}
+
+/// Hosts of equally many ranks in any order, and of different numbers.
+#[test]
+fn plans_are_right_over_hosts() {
+    for of in ["ab", "aab", "abc", "aabb", "abab", "abbb", "abcd", "aabbcc", "abcabc", "aaabb", "aaaabbbb"] {
+        let (of, ranks) = (of.as_bytes(), of.len() as u32);
+        let hosts = Hosts::new(ranks, |one, other| of[one as usize] == of[other as usize]);
+        checked(&barrier(ranks, &hosts).unwrap());
+        for kind in kinds(ranks) {
+            for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
+                for blocks in [1, 2] {
+                    let shape =
+                        Shape { ranks, in_place, blocks, threads: 128, copy_engines: false, own: false };
+                    let Some(made) = over_hosts(&kind, shape, &hosts) else { continue };
+                    let (plan, _) = made.unwrap();
+                    checked(&plan);
+                    simulated(&plan);
+                }
             }
         }
     }
