@@ -46,8 +46,9 @@ impl Clock {
     }
 }
 
-/// Clocks of a block. A relaxed signal orders what was read before it with what is written after its wait, but not what was
-/// written before it; so `all` counts relaxed signals and `data` does not.
+/// Clocks of a block. A relaxed signal, and a packet, orders what its rank's stream read before the call with what is written after it
+/// has come, but not what that stream has written; so `all` counts them and `data` does not. What the call itself did before
+/// they order in no way (docs/memory-model.md, "The start of a kernel").
 #[derive(Clone, Debug)]
 pub(super) struct Knowledge {
     pub(super) data: Clock,

@@ -1,4 +1,4 @@
-//! Packets: an element that has come tells its reader what its writer knew.
+//! Packets: an element that has come tells its reader that its writer's call has begun, and what it was made of.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::clock::{Epoch, Knowledge};
 pub(super) struct Packet {
     /// The call that wrote it.
     pub(super) call: u32,
-    /// The writer's clock.
+    /// The clock that the writer's call began with.
     pub(super) know: Knowledge,
     /// The operation that wrote it, in the graph.
     pub(super) node: u32,
@@ -17,8 +17,8 @@ pub(super) struct Packet {
 
 /// Which operation wrote a packet out of which other packets.
 ///
-/// A packet is ordered after the reads that its own element was made of, but not after what else the writer's block did
-/// between the same two syncs. A clock cannot say this, so such chains are walked.
+/// A packet is ordered after the reads that its own element was made of, but not after what else the writer's call did. A clock
+/// cannot say this, so such chains are walked.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     cells: HashMap<usize, Packet>,

@@ -96,7 +96,12 @@ impl<'p> Run<'p> {
             Op::Sync => self.sync(index),
             Op::Barrier(barrier) => return self.meet(index, *barrier),
             Op::Signal { channel, relaxed } if channel.kind == ChannelKind::Memory => {
-                let know = self.blocks[index as usize].control.clone();
+                // Without a release it tells only what the start of the kernel has told.
+                let know = if *relaxed {
+                    self.ranks[rank as usize].know.clone()
+                } else {
+                    self.blocks[index as usize].control.clone()
+                };
                 self.signal(rank, *channel, *relaxed, know);
             }
             Op::Signal { channel, .. } => {

@@ -7,6 +7,7 @@ use super::super::{
     PortPut, Protocol, Reduction, Share, Switch, samples,
 };
 use super::{Finding, FindingKind, check};
+use crate::plan::program::{Buffer as Memory, CollectiveProgram, MemoryChannel, Pattern, Rank, SyncType};
 
 fn kinds(findings: &[Finding]) -> Vec<FindingKind> {
     findings.iter().map(|finding| finding.kind).collect()
@@ -76,6 +77,51 @@ fn a_missing_signal() {
         "{text}"
     );
     assert!(text.contains("rank 0 block 0 operation 0 has given it, but not often enough"), "{text}");
+}
+
+/// Rank 0 reads an input, and rank 1 overwrites it once it has heard of rank 0, by a signal or by a packet.
+fn overwrites_what_was_read(
+    tell: impl Fn(&MemoryChannel<'_>, &Rank<'_>, Memory<'_>),
+    learn: impl Fn(&MemoryChannel<'_>, &Rank<'_>, Memory<'_>),
+) -> Plan {
+    let program = CollectiveProgram::new("read", Pattern::custom("read", 2, 2, 2)).protocol(Protocol::Ll);
+    let (reader, owner) = (program.rank(0), program.rank(1));
+    let (there, here) = (owner.memory_channel(0), reader.memory_channel(1));
+    let scratch = owner.scratch(1);
+    there.signal(0, SyncType::Before);
+    here.wait(0, SyncType::After);
+    here.get(reader.output().chunk(0), owner.input().chunk(0), 0);
+    reader.barrier([0]);
+    tell(&here, &reader, scratch);
+    learn(&there, &owner, scratch);
+    owner.barrier([0]);
+    owner.copy(owner.input().chunk(0), owner.input().chunk(1), 0);
+    there.signal(0, SyncType::Before);
+    here.wait(0, SyncType::After);
+    program.build().unwrap()
+}
+
+/// Neither is ordered behind anything else that its kernel did.
+#[test]
+fn a_relaxed_signal_or_a_packet_that_is_to_tell_what_its_call_has_read() {
+    let signalled = |relaxed: bool| {
+        overwrites_what_was_read(
+            |channel, _, _| match relaxed {
+                true => channel.relaxed_signal(0, SyncType::None),
+                false => channel.signal(0, SyncType::None),
+            },
+            |channel, _, _| channel.wait(0, SyncType::None),
+        )
+    };
+    assert_eq!(check(&signalled(false)), []);
+    let by_packet = overwrites_what_was_read(
+        |channel, rank, scratch| channel.put_packets(scratch.chunk(0), rank.input().chunk(1), 0),
+        |_, rank, scratch| rank.unpack_packets(rank.output().chunk(1), scratch.chunk(0), 0),
+    );
+    for plan in [signalled(true), by_packet] {
+        let text = first(&plan, FindingKind::Race);
+        assert!(text.contains("input chunk 0 of rank 1: writes while rank 0 block 0 operation"), "{text}");
+    }
 }
 
 #[test]

@@ -312,8 +312,10 @@ impl Weaver<'_> {
     fn told(&mut self, from: usize, to: usize, relaxed: bool) {
         let teller = self.workers[from].clone();
         let worker = &mut self.workers[to];
-        worker.heard.extend(teller.heard);
+        // A relaxed signal publishes nothing that its kernel has done or heard.
+        worker.heard.insert(teller.rank);
         if !relaxed {
+            worker.heard.extend(teller.heard);
             worker.begun.extend(teller.begun);
             worker.known.iter_mut().zip(teller.known).for_each(|(mine, theirs)| *mine = theirs.max(*mine));
             worker.known[from] = worker.known[from].max(teller.steps);

@@ -78,7 +78,7 @@ impl Run<'_> {
                 None => terms[0],
             };
             for target in &targets {
-                self.write(epoch, target, atom, call, know, &nodes, value);
+                self.write((rank, epoch), target, atom, call, know, &nodes, value);
             }
             if moved.reduction.is_some() && self.results.is_some() {
                 self.result(index, value);
@@ -104,7 +104,7 @@ impl Run<'_> {
     }
 
     /// The clock that an element's packets carry, and the operations that wrote them. `None` if it holds nothing new. A packet is
-    /// stored and loaded without a fence: like a relaxed signal, it orders what its writer has read, but not what it has written.
+    /// stored and loaded without a fence: like a relaxed signal, it orders what was read before its writer's call, but not what was written.
     fn learned(
         &self,
         base: &Knowledge,
@@ -170,7 +170,7 @@ impl Run<'_> {
     #[allow(clippy::too_many_arguments, reason = "an access has this many sides")]
     fn write(
         &mut self,
-        epoch: Epoch,
+        (rank, epoch): (u32, Epoch),
         cut: &Cut,
         atom: u64,
         call: u32,
@@ -197,7 +197,8 @@ impl Run<'_> {
                 );
             }
             let node = self.packets.node(epoch, nodes);
-            self.packets.put(cell, Packet { call, know: know.clone(), node });
+            let know = self.ranks[rank as usize].know.clone();
+            self.packets.put(cell, Packet { call, know, node });
             if let Some(waiters) = self.packet_waiters.remove(&cell) {
                 self.ready.extend(waiters);
             }
@@ -227,7 +228,7 @@ impl Run<'_> {
                 if put.forward { self.learned(&base, &[source], atom, call) } else { (None, Vec::new()) };
             let know = learned.as_ref().unwrap_or(&base);
             let value = self.read(epoch, &source, atom, call, know, &nodes);
-            self.write(epoch, &target, atom, call, know, &nodes, value);
+            self.write((rank, epoch), &target, atom, call, know, &nodes, value);
         }
         if put.forward {
             self.learn_all(index, &[source], start..end, call);
