@@ -3,7 +3,8 @@
 # ports between hosts go over TCP. Nothing of it is seen outside, and nothing stays behind. Needs root. Without the permission
 # to make namespaces the exit status is 77 and the last line says why.
 #
-#   ci/hosts.sh                               hierarchical all-reduce plans of 2 hosts of 4 ranks, and of 4 of 2
+#   ci/hosts.sh                               hierarchical all-reduce plans of 2 hosts of 4 ranks, and of 4 of 2; built-in
+#                                             collectives of 2 of 2
 #   ci/hosts.sh HOSTS RANKS COMMAND...        this command as each of RANKS ranks of each host
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -62,4 +63,11 @@ for shape in "2 4" "4 2"; do
     # Ranks that took each other for neighbours would have gone past the network.
     [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' /run/table &&
         [ "$(grep -o ' on host[0-9]*' /run/table | sort -u | wc -l)" = "$count" ] || exit 1
+done
+for collective in all-reduce all-gather reduce-scatter all-to-all; do
+    echo "-- $collective of 2 hosts of 2 ranks"
+    hosts 2 2 "$aqueduct" perf $collective -b 4K -e 256K -f 64 -d half -n 2 >/run/table 2>&1
+    status=$?
+    cat /run/table
+    [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' /run/table && grep -q ' hosts ' /run/table || exit 1
 done

@@ -33,9 +33,14 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 /// buffers are. The choice depends only on what all ranks must agree on: count, type, whether the buffers were shown, and
 /// whether a call is in place.
 ///
+/// Ranks of several hosts talk through port channels, whose proxies reach only buffers that were shown: calls on others go slice by slice
+/// through memory of the library's own, and so do long messages of collectives that reduce. Hosts of equally many ranks share an all-reduce
+/// so that each byte crosses between hosts as often as with one rank for each host.
+///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
 /// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
-/// all-reduce gives all ranks the same bits. A graph can capture calls. Cheap to clone.
+/// all-reduce gives all ranks the same bits; one of several hosts of equally many ranks reduces first within each host, then in the order
+/// of hosts, which is that of their first ranks. A graph can capture calls. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Collective {
     inner: Arc<Inner>,
