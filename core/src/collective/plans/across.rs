@@ -143,10 +143,8 @@ fn move_parts(
         let links = Links::new(&shape, hosts, rank, &others);
         links.begin();
         links.put(&shape, |peer| part(me, peer));
-        // In place, a gather and a scatter copy the root's own part onto itself: only the root knows where its buffers lie.
-        if let Some((there, here)) = part(me, me)
-            && (!shape.in_place || !super::in_place_differs(kind))
-        {
+        // A gather and a scatter have one plan for calls in place and others, which copies the root's own part, perhaps onto itself.
+        if let Some((there, here)) = part(me, me).filter(|_| !shape.in_place) {
             rank.copy(there, here, &shape.group());
         }
         links.come(|peer| part(peer, me).is_some());
