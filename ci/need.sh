@@ -9,8 +9,13 @@ need() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing $*"
         export DEBIAN_FRONTEND=noninteractive
-        { timeout 120 apt-get -qq update && timeout 300 apt-get -qq install -y --no-install-recommends "$@"; } </dev/null >.cache/apt.log 2>&1 ||
-            tail -n 5 .cache/apt.log
+        # Lanes that run beside each other install in turns: apt gives up at once where another has its lock.
+        {
+            flock -w 420 9
+            present "$program" || {
+                timeout 120 apt-get -qq update && timeout 300 apt-get -qq install -y --no-install-recommends "$@"
+            } </dev/null >.cache/apt.log 2>&1 || tail -n 5 .cache/apt.log
+        } 9>.cache/apt.lock
         present "$program" && echo "installed $* in $((SECONDS - start)) s" && return
     fi
     echo "$program is missing: sudo apt-get install $*"
