@@ -11,10 +11,10 @@ need() {
         export DEBIAN_FRONTEND=noninteractive
         # Lanes that run beside each other install in turns: apt gives up at once where another has its lock.
         {
-            flock -w 420 9
-            present "$program" || {
+            # Without the descriptor: what a package starts would keep the lock.
+            flock -w 420 9 && { present "$program" || {
                 timeout 120 apt-get -qq update && timeout 300 apt-get -qq install -y --no-install-recommends "$@"
-            } </dev/null >.cache/apt.log 2>&1 || tail -n 5 .cache/apt.log
+            } </dev/null >.cache/apt.log 2>&1 9>&- || tail -n 5 .cache/apt.log; }
         } 9>.cache/apt.lock
         present "$program" && echo "installed $* in $((SECONDS - start)) s" && return
     fi

@@ -119,6 +119,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         copy_bytes,
         push_bytes,
         staging_bytes,
+        port_transport,
         tuning: _,
     } = config;
     let bytes = |name: &str, bytes: Option<u64>| match bytes {
@@ -132,6 +133,8 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         bytes("copy_bytes", *copy_bytes),
         bytes("push_bytes", *push_bytes),
         bytes("staging_bytes", staging_bytes.map(|bytes| bytes as u64)),
+        port_transport
+            .map_or("no port_transport".to_owned(), |transport| format!("port_transport {transport}")),
         format!("{} plans of its own", plans.len()),
     ];
     // Each is a text of its own, because longer ones are cut on the way and would differ from this rank's.

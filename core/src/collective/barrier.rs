@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::drafts::hosts_of;
 use super::named::called;
-use super::plans;
+use super::plans::{self, Hosts};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::Result;
@@ -34,7 +33,7 @@ impl Barrier {
             ranks => {
                 let config = ExecutorConfig::default().with_max_bytes(0);
                 let executor =
-                    Executor::prepare(comm, &plans::barrier(ranks, &hosts_of(comm))?, config, deadline);
+                    Executor::prepare(comm, &plans::barrier(ranks, &Hosts::of(comm))?, config, deadline);
                 Some(called("Barrier::prepare", executor)?)
             }
         };

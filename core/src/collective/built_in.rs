@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::call::Call;
 use super::choosing::{Chosen, Push, choose};
 use super::config::{CollectiveConfig, reduces};
-use super::drafts::{COPY_ENGINE, Draft, OVER_HOSTS, PUSH, TWO_SHOT, ZERO_COPY, drafts, hosts_of};
+use super::drafts::{COPY_ENGINE, Draft, OVER_HOSTS, PUSH, TWO_SHOT, ZERO_COPY, drafts};
 use super::entry::Entry;
 use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
-use super::plans;
+use super::plans::{self, Hosts};
 use super::staging::Staging;
 use super::tuning::Choice;
 use crate::comm::Communicator;
@@ -101,7 +101,7 @@ impl Collective {
         let config = config.for_these(&kind, comm);
         // All calls belong on one stream.
         let series = comm.context().new_series();
-        let drafts = drafts(&kind, &config, &chosen, (&hosts_of(comm), geometry), series)?;
+        let drafts = drafts(&kind, &config, &chosen, (&Hosts::of(comm), geometry), series)?;
         let users = config.plans.len();
         let wanted: Vec<_> = drafts.iter().map(|draft| (&draft.plan, draft.settings.clone())).collect();
         let executors = called_for(PREPARE, &kind, Executor::prepare_all(comm, &wanted, deadline))?;
@@ -261,6 +261,10 @@ impl Collective {
             (ZERO_COPY, _) => {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }
+            (_, Way::Staged) if Hosts::of(&inner.comm).count() > 1 => format!(
+                "the ranks are on several hosts: through memory of the library's own, in slices of up to {} bytes, because the buffers are {buffers},                  the call is longer, or it changes places within one buffer ({why})",
+                inner.chosen.staging
+            ),
             (TWO_SHOT, _) | (_, Way::Staged) => {
                 let staged =
                     if matches!(way, Way::Staged) { "memory of the library's own" } else { "scratch" };

@@ -2,6 +2,7 @@
 
 use super::agreement::{Agreed, agree};
 use super::config::CollectiveConfig;
+use super::plans::Hosts;
 use super::sizes::{copy_bytes, packet_bytes, push_bytes, push_slice, staging_bytes, usual_blocks};
 use super::tuning::{Choice, Tuning};
 use crate::channel::Geometry;
@@ -63,6 +64,7 @@ pub(super) fn choose(
         copy_bytes: copy_bytes(kind, geometry, whole_lines),
     };
     let (choice, why) = match given? {
+        _ if Hosts::of(comm).count() > 1 => (usual, "a rule; tables are for ranks of one host".to_owned()),
         Some(table) => from_table(&table, comm, kind, usual),
         None => shipped(comm, kind, usual, "there is no table for these devices".to_owned()),
     };

@@ -3,7 +3,7 @@
 use super::plans::in_place_differs;
 use super::selector::PlanSelector;
 use super::tuning::Tuning;
-use crate::comm::Communicator;
+use crate::comm::{Communicator, Transport};
 use crate::error::{Error, Result};
 use crate::plan::{Element, ExecutorConfig, Kind, Plan, Reduction};
 
@@ -18,6 +18,7 @@ pub struct CollectiveConfig {
     pub(super) copy_bytes: Option<u64>,
     pub(super) push_bytes: Option<u64>,
     pub(super) staging_bytes: Option<usize>,
+    pub(super) port_transport: Option<Transport>,
     pub(super) tuning: Option<Tuning>,
 }
 
@@ -88,6 +89,13 @@ impl CollectiveConfig {
         self
     }
 
+    /// The same with port channels to ranks of other hosts over `transport`, `Ethernet` or an RDMA device; `Ethernet`.
+    #[must_use]
+    pub fn with_port_transport(mut self, transport: Transport) -> Self {
+        self.port_transport = Some(transport);
+        self
+    }
+
     /// The same with this table of measured choices instead of that of the communicator
     /// ([`with_tuning`](crate::comm::CommunicatorConfig::with_tuning)) or the library.
     #[must_use]
@@ -117,8 +125,17 @@ impl CollectiveConfig {
         self.variants.iter().copied().filter(|&(element, reduction)| calls.takes(element, reduction))
     }
 
+    /// Whether a variant is an average.
+    pub(super) fn averages(&self) -> bool {
+        self.variants.iter().any(|(_, reduction)| *reduction == Some(Reduction::Avg))
+    }
+
     pub(super) fn executor(&self, max_bytes: Option<u64>) -> ExecutorConfig {
         let config = ExecutorConfig::default().with_variants(self.variants.iter().copied());
+        let config = match self.port_transport {
+            Some(transport) => config.with_port_transport(transport),
+            None => config,
+        };
         match max_bytes {
             Some(bytes) => config.with_max_bytes(bytes),
             None => config,

@@ -10,7 +10,6 @@ use super::selector::PlanSelector;
 use super::sizes::{push_blocks, shape, usual_blocks};
 use super::tuning::Choice;
 use crate::channel::Geometry;
-use crate::comm::Communicator;
 use crate::error::Result;
 use crate::gpu::Series;
 use crate::plan::{ExecutorConfig, Kind, Plan};
@@ -26,12 +25,6 @@ pub(super) const COPY_ENGINE: &str = "copy-engine";
 
 /// The name of the way of ranks of several hosts.
 pub(super) const OVER_HOSTS: &str = "hosts";
-
-/// Which ranks share a host: the same on every rank.
-pub(super) fn hosts_of(comm: &Communicator) -> Hosts {
-    let peers = comm.peers();
-    Hosts::new(comm.size(), |one, other| peers[one as usize].same_host(&peers[other as usize]))
-}
 
 /// A plan that is to be prepared.
 pub(super) struct Draft {
@@ -77,7 +70,9 @@ pub(super) fn drafts(
         };
         if hosts.count() < 2 {
             built_in(kind, chosen, shape, geometry, add)?;
-        } else if let Some(made) = plans::over_hosts(kind, shape(chosen.choice.blocks), hosts) {
+        } else if let Some(made) =
+            plans::over_hosts(kind, shape(chosen.choice.blocks), hosts, config.averages())
+        {
             let (plan, length) = made?;
             let most = if length == Length::Any { u64::MAX } else { chosen.staging as u64 };
             add(OVER_HOSTS, plan, most, 0..=u64::MAX);

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::named::called;
-use super::plans;
+use super::plans::{self, Hosts};
 use super::variable::shape;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -48,10 +48,11 @@ impl PointToPoint {
     /// Compiles the kernel and shows its memory to the peers. Collective.
     ///
     /// # Errors
-    /// As for [`Executor::prepare`].
+    /// `Unsupported` for ranks of several hosts; otherwise as for [`Executor::prepare`].
     pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
         let deadline = deadline.into();
         let _turn = comm.collective_call(PREPARE, deadline)?;
+        Hosts::must_be_one(PREPARE, comm)?;
         let mut plan = plans::variable(&Kind::AllToAll, shape(comm)).ok_or_else(no_plan)??;
         // Ranks compare it, and an all-to-all has the same plan.
         plan.name = "sends and receives".to_owned();

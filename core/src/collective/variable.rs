@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::config::CollectiveConfig;
 use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
-use super::plans::{self, Shape};
+use super::plans::{self, Hosts, Shape};
 use super::sizes::{shape as shape_of, usual_blocks};
 use super::staging::Staging;
 use crate::comm::Communicator;
@@ -138,7 +138,7 @@ impl VariableCollective {
     ///
     /// # Errors
     /// `InvalidUsage` for another collective, a reduce-scatter without variants, or settings that differ between ranks;
-    /// `Unsupported` where a peer's memory cannot be reached; otherwise as for [`Executor::prepare`].
+    /// `Unsupported` for ranks of several hosts, and where a peer's memory cannot be reached; otherwise as for [`Executor::prepare`].
     pub fn prepare(
         comm: &Communicator,
         kind: Kind,
@@ -151,6 +151,7 @@ impl VariableCollective {
             let message = "a reduce-scatter reduces; name its element types and reductions with CollectiveConfig::with_variants";
             return Err(Error::usage(PREPARE, message));
         }
+        Hosts::must_be_one(PREPARE, comm)?;
         // An all-gather sends every rank the same part.
         let planned = if kind == Kind::AllGather { Kind::AllToAll } else { kind.clone() };
         let shape = shape(comm);

@@ -160,8 +160,8 @@ impl MessengerConfig {
     }
 
     /// Packets of up to so many bytes, 8 for the packet and 16 for each message in it included, are handed to the RDMA device inside their
-    /// request (`IBV_SEND_INLINE`), which saves it a read of the host's memory and costs the processor a copy; 256, the most that is
-    /// possible. A device that takes less gets less.
+    /// request (`IBV_SEND_INLINE`), which saves it a read of the host's memory and costs the processor a copy; 256, which is also
+    /// the most; with 0 none are. A device that takes less gets less.
     #[must_use]
     pub fn with_inline(mut self, bytes: usize) -> Self {
         self.verbs.inline = bytes;

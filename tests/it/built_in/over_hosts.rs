@@ -1,24 +1,45 @@
 //! Ranks of several hosts.
 
-use aqueduct::plan::{Element, Kind};
+use aqueduct::ErrorKind;
+use aqueduct::collective::{PointToPoint, VariableCollective};
+use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::{Bench, PLACES, STAGING, barrier, config, kinds};
-use crate::group::{Machine, Rank, threads_on_hosts};
+use crate::group::{Machine, Rank, soon, threads_on_hosts};
 
 fn run(rank: &Rank) {
     for kind in kinds(rank.comm.size()) {
-        let mut bench = Bench::new(rank, kind.clone(), config());
-        // Hosts of equally many ranks reduce first among themselves.
-        bench.exact = kind == Kind::AllReduce;
-        ways(&bench);
-        bench.sizes();
-        for part in [1, bench.limit() + 1] {
-            bench.replays(PLACES[0], part);
-            bench.replays(PLACES[3], part);
-        }
-        rank.barrier();
+        of_kind(rank, kind);
     }
     barrier(rank);
+    refused(rank);
+}
+
+fn of_kind(rank: &Rank, kind: Kind) {
+    let mut bench = Bench::new(rank, kind.clone(), config());
+    // Hosts of equally many ranks reduce first among themselves.
+    bench.exact = kind == Kind::AllReduce;
+    ways(&bench);
+    // From one element to several slices, of which the last is short; a call between hosts takes milliseconds.
+    let parts = [1, 5, 4 * bench.limit() + 3, 0, bench.limit() + 1];
+    for place in PLACES {
+        for (part, op) in parts.into_iter().zip([Reduction::Sum, Reduction::Max].into_iter().cycle()) {
+            bench.run(place, part, op);
+        }
+    }
+    bench.replays(PLACES[0], 7);
+    bench.replays(PLACES[3], 7);
+    rank.barrier();
+}
+
+/// Memory that another host would have to map.
+fn refused(rank: &Rank) {
+    let variable = VariableCollective::prepare(&rank.comm, Kind::AllToAll, config(), soon()).map(drop);
+    let messages = PointToPoint::prepare(&rank.comm, soon()).map(drop);
+    for error in [variable, messages].map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains("several hosts"), "{error}");
+    }
 }
 
 /// Proxies reach only buffers that were shown, and what is reduced has a bounded place in scratch.
@@ -38,8 +59,13 @@ fn ways(bench: &Bench<'_>) {
             assert_eq!(shown, if fits && !(in_place && swaps) { "hosts" } else { "staged" });
         }
     }
-    let why = bench.collective.explain(false, true, inputs, Element::F32, None).unwrap();
-    assert!(why.contains("several hosts"), "{why}");
+    let explain = |shown| bench.collective.explain(false, shown, inputs, Element::F32, None).unwrap();
+    let (shown, hidden) = (explain(true), explain(false));
+    assert!(shown.contains("several hosts: through ports between them"), "{shown}");
+    assert!(
+        hidden.contains("memory of the library's own") && hidden.contains("not shown to the peers"),
+        "{hidden}"
+    );
 }
 
 mod soft {
@@ -59,6 +85,20 @@ mod soft {
     #[test]
     fn of_two_ranks_in_turns() {
         hosts(&["a", "b", "a", "b"], "of_two_ranks_in_turns");
+    }
+
+    /// Each of as many chunks of a part as there are hosts.
+    #[test]
+    fn of_fewer_ranks_than_hosts() {
+        let test = "built_in::over_hosts::soft::of_fewer_ranks_than_hosts";
+        threads_on_hosts(Machine::Software, &["a", "b", "c", "a", "b", "c"], test, |rank| {
+            let mut bench = Bench::new(&rank, Kind::AllReduce, config());
+            bench.exact = true;
+            for place in [PLACES[1], PLACES[2], PLACES[3]] {
+                [1, 100, 257].into_iter().for_each(|part| bench.run(place, part, Reduction::Sum));
+            }
+            rank.barrier();
+        });
     }
 
     #[test]

@@ -76,6 +76,9 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     if rank.bootstrap.size() < 2 {
         refuse!("tune works between ranks: run two or more, such as `aqueduct run -n 2 -- aqueduct tune`");
     }
+    if rank.comm.topology().peers().iter().any(|peer| !peer.same_host) {
+        refuse!("a table is for ranks of one host; start tune on one host only");
+    }
     let session = Session::new(&rank);
     let software = session.software();
     let ranks = rank.bootstrap.size();

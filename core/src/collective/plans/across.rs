@@ -33,11 +33,12 @@ impl<'p> Links<'p> {
 
     /// Waits until all these ranks have begun the call.
     fn begin(&self) {
+        // What takes longest begins first.
+        self.far.iter().for_each(|channel| channel.relaxed_signal(ASKS, SyncType::None));
         for (block, channels) in (0..).zip(&self.near) {
             channels.iter().for_each(|channel| channel.relaxed_signal(block, SyncType::None));
             channels.iter().for_each(|channel| channel.wait(block, SyncType::After));
         }
-        self.far.iter().for_each(|channel| channel.relaxed_signal(ASKS, SyncType::None));
         self.far.iter().for_each(|channel| channel.wait(ASKS, SyncType::After));
     }
 
@@ -87,8 +88,17 @@ pub(in super::super) enum Length {
     Scratch,
 }
 
-/// The program of a collective; `None` of calls that change places within one buffer, and of a collective of the user's own.
-pub(super) fn program(kind: &Kind, shape: Shape, hosts: &Hosts) -> Option<(CollectiveProgram, Length)> {
+/// Up to how many ranks an average may be an all-reduce by hosts: where its sum is complete is found by checks of the whole plan, which
+/// take time and memory with the square of the ranks.
+const MOST_AVERAGED: u32 = 32;
+
+/// The program of a collective, perhaps for averages; `None` of calls that change places within one buffer, and of a collective of the user's own.
+pub(super) fn program(
+    kind: &Kind,
+    shape: Shape,
+    hosts: &Hosts,
+    averages: bool,
+) -> Option<(CollectiveProgram, Length)> {
     let n = shape.ranks;
     let moving = |pattern, root: Option<u32>| {
         let name = format!("{} over hosts", kind.name());
@@ -96,10 +106,8 @@ pub(super) fn program(kind: &Kind, shape: Shape, hosts: &Hosts) -> Option<(Colle
     };
     Some(match *kind {
         Kind::AllReduce => {
-            let made = match hosts.of_equal_size() {
-                Some(_) => by_hosts(shape, hosts),
-                None => all_reduce(shape, hosts),
-            };
+            let fits = hosts.are_equal() && (!averages || n <= MOST_AVERAGED);
+            let made = if fits { by_hosts(shape, hosts) } else { all_reduce(shape, hosts) };
             (made, Length::Scratch)
         }
         Kind::Reduce { root } => (reduce(shape, hosts, root), Length::Scratch),
@@ -229,7 +237,8 @@ fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
 /// part over the hosts, each of them one chunk; then each gives its part to its host. So each byte crosses between hosts as often as with
 /// one rank for each host. Elements are reduced in the order of ranks within each host, then in the order of hosts.
 ///
-/// No begin signal is needed: what a rank writes to first in a call, its owner has read before it sent what ended the writer's last call.
+/// No begin signal is needed. What a rank writes to in the first two steps of a call, its owner has read before it sent what ended the
+/// writer's last call. The results are written once their owner has sent something in this call, so it has ended the last one.
 fn by_hosts(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let (n, count) = (shape.ranks, hosts.count());
     let local = n / count;
@@ -241,11 +250,10 @@ fn by_hosts(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     for rank in program.ranks() {
         let (me, input, output) = (rank.index(), rank.input(), rank.output());
         let (host, l) = hosts.place(me);
-        let others = |far: bool| {
-            let wanted = |peer: &u32| if far { hosts.place(*peer).1 == l } else { hosts.share(me, *peer) };
-            rank.peers().filter(|peer| hosts.share(me, *peer) != far && wanted(peer)).collect::<Vec<_>>()
-        };
-        let [near, far] = [false, true].map(|far| Links::new(&shape, hosts, rank, &others(far)));
+        let near: Vec<u32> = rank.peers().filter(|&peer| hosts.share(me, peer)).collect();
+        let far: Vec<u32> =
+            rank.peers().filter(|&peer| !hosts.share(me, peer) && hosts.place(peer).1 == l).collect();
+        let [near, far] = [near, far].map(|peers| Links::new(&shape, hosts, rank, &peers));
 
         near.put(&shape, |peer| {
             let to = hosts.place(peer).1;

@@ -1,5 +1,8 @@
 //! Which ranks share a host.
 
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+
 /// The host of each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Hosts {
@@ -8,6 +11,21 @@ pub(in super::super) struct Hosts {
 }
 
 impl Hosts {
+    /// Those of a communicator: the same on every rank.
+    pub(in super::super) fn of(comm: &Communicator) -> Self {
+        let peers = comm.peers();
+        Self::new(comm.size(), |one, other| peers[one as usize].same_host(&peers[other as usize]))
+    }
+
+    /// An error of `op`: `Unsupported` unless all ranks are on one host.
+    pub(in super::super) fn must_be_one(op: &'static str, comm: &Communicator) -> Result<()> {
+        if Self::of(comm).count() < 2 {
+            return Ok(());
+        }
+        let message = "the ranks are on several hosts, and this needs memory that all of them map; use a communicator of one host's ranks";
+        Err(Error::new(ErrorKind::Unsupported, op, message))
+    }
+
     /// Of ranks `0..ranks`, where `share` says whether two are on one host. Hosts are numbered by their first ranks.
     pub(in super::super) fn new(ranks: u32, share: impl Fn(u32, u32) -> bool) -> Self {
         let mut places: Vec<(u32, u32)> = Vec::new();
@@ -40,12 +58,10 @@ impl Hosts {
         self.places.iter().map(|(host, _)| host + 1).max().unwrap_or(0)
     }
 
-    /// How many ranks each host has, if all have as many.
-    pub(super) fn of_equal_size(&self) -> Option<u32> {
-        let count = self.count();
-        let each = self.ranks() / count.max(1);
+    /// Whether all have as many ranks.
+    pub(super) fn are_equal(&self) -> bool {
         let size = |host| self.places.iter().filter(|(other, _)| *other == host).count() as u32;
-        (0..count).all(|host| size(host) == each).then_some(each)
+        (0..self.count()).all(|host| size(host) * self.count() == self.ranks())
     }
 }
 
@@ -62,8 +78,11 @@ mod tests {
         let places = |of: &[u8]| (0..of.len() as u32).map(|rank| hosts(of).place(rank)).collect::<Vec<_>>();
         assert_eq!(places(b"aabb"), [(0, 0), (0, 1), (1, 0), (1, 1)]);
         assert_eq!(places(b"baba"), [(0, 0), (1, 0), (0, 1), (1, 1)]);
-        assert_eq!((hosts(b"aabb").of_equal_size(), hosts(b"abc").of_equal_size()), (Some(2), Some(1)));
-        assert_eq!((hosts(b"aab").of_equal_size(), hosts(b"aab").count()), (None, 2));
+        assert_eq!(
+            [hosts(b"aabb"), hosts(b"abc"), hosts(b"aab")].map(|hosts| hosts.are_equal()),
+            [true, true, false]
+        );
+        assert_eq!(hosts(b"aab").count(), 2);
         assert!(hosts(b"aba").share(0, 2) && !hosts(b"aba").share(0, 1));
     }
 }

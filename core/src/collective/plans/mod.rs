@@ -53,10 +53,15 @@ pub(super) fn in_place_differs(kind: &Kind) -> bool {
     !matches!(kind, Kind::Gather { .. } | Kind::Scatter { .. })
 }
 
-/// The plan for ranks of several hosts, on buffers that peers and proxies reach, and how long a message may be; `None` of calls that change
+/// The plan for ranks of several hosts, on buffers that peers and proxies reach, and how long a message may be, perhaps for averages; `None` of calls that change
 /// places within one buffer, and of a collective of the user's own.
-pub(super) fn over_hosts(kind: &Kind, shape: Shape, hosts: &Hosts) -> Option<Result<(Plan, Length)>> {
-    across::program(kind, shape, hosts).map(|(program, length)| Ok((program.compile()?, length)))
+pub(super) fn over_hosts(
+    kind: &Kind,
+    shape: Shape,
+    hosts: &Hosts,
+    averages: bool,
+) -> Option<Result<(Plan, Length)>> {
+    across::program(kind, shape, hosts, averages).map(|(program, length)| Ok((program.compile()?, length)))
 }
 
 /// The plan for small messages; `None` for a collective of the user's own.

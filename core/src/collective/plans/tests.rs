@@ -82,16 +82,33 @@ fn plans_are_right_over_hosts() {
         checked(&barrier(ranks, &hosts).unwrap());
         for kind in kinds(ranks) {
             for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
-                for blocks in [1, 2] {
+                for (blocks, averages) in [(1, false), (2, true)] {
                     let shape =
                         Shape { ranks, in_place, blocks, threads: 128, copy_engines: false, own: false };
-                    let Some(made) = over_hosts(&kind, shape, &hosts) else { continue };
+                    let Some(made) = over_hosts(&kind, shape, &hosts, averages) else { continue };
                     let (plan, _) = made.unwrap();
                     checked(&plan);
                     simulated(&plan);
                 }
             }
         }
+    }
+}
+
+/// It would be found by checks whose memory grows with the square of the ranks.
+#[test]
+fn averages_of_many_ranks_need_no_check() {
+    let shape =
+        Shape { ranks: 64, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
+    let hosts = Hosts::new(64, |one, other| one / 8 == other / 8);
+    for (averages, whole) in [(true, true), (false, false)] {
+        let (plan, _) = over_hosts(&Kind::AllReduce, shape, &hosts, averages).unwrap().unwrap();
+        let reduces = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops);
+        let mut sources = reduces.filter_map(|operation| match &operation.op {
+            Op::Move(moved) if moved.reduction.is_some() => Some(moved.sources.len()),
+            _ => None,
+        });
+        assert_eq!(sources.all(|sources| sources == 64), whole);
     }
 }
 

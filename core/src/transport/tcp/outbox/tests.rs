@@ -211,21 +211,36 @@ fn an_acknowledgement_passes_all_that_the_socket_has_not_begun_to_take() {
     });
 }
 
-#[test]
-fn operations_behind_work_of_a_device_wait_for_it() {
-    with_outbox(|mut outbox, remote, region, context| {
+/// A stream that waits for the test.
+struct Stuck(Stream, Arc<PinnedBuffer>);
+
+impl Stuck {
+    /// What `outbox` is asked for from now on waits for this stream.
+    fn before(outbox: &mut Outbox, context: &Context) -> Self {
         let word = Arc::new(PinnedBuffer::new(context, 8).unwrap());
         let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
         stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
         event.record(&stream).unwrap();
         outbox.after(Waits::new(WaitStreams::new(context)).behind(&event).unwrap());
+        Self(stream, word)
+    }
+
+    fn go_on(&self) {
+        self.1.memory().word64(0).unwrap().store(1, Ordering::Release);
+        self.0.synchronize(soon()).unwrap();
+    }
+}
+
+#[test]
+fn operations_behind_work_of_a_device_wait_for_it() {
+    with_outbox(|mut outbox, remote, region, context| {
+        let stuck = Stuck::before(&mut outbox, context);
         outbox.update(remote, region, 0, 7);
         let pipe = Pipe::with_room(usize::MAX);
         let early = (outbox.progress(&pipe).unwrap(), pipe.frames().len());
-        word.memory().word64(0).unwrap().store(1, Ordering::Release);
+        stuck.go_on();
         let deadline = soon();
         while outbox.progress(&pipe).unwrap() != Obstacle::Nothing && !deadline.expired() {}
-        stream.synchronize(deadline).unwrap();
         // Asserted last: nobody waits for a device that stays stuck.
         assert_eq!(early, (Obstacle::Device, 0));
         assert_eq!(pipe.frames().len(), 1);

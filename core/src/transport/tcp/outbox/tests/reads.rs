@@ -44,18 +44,13 @@ fn as_many_reads_are_sent_at_a_time_as_the_two_have_agreed_on() {
 #[test]
 fn reads_that_wait_for_a_device_are_looked_at_again() {
     with_outbox(|mut outbox, remote, region, context| {
-        let word = Arc::new(PinnedBuffer::new(context, 8).unwrap());
-        let (stream, event) = (Stream::new(context).unwrap(), Event::new(context).unwrap());
-        stream.wait_value64(&word.slice(..).unwrap(), 1).unwrap();
-        event.record(&stream).unwrap();
-        outbox.after(Waits::new(WaitStreams::new(context)).behind(&event).unwrap());
+        let stuck = Stuck::before(&mut outbox, context);
         let buffer = Arc::new(HostBuffer::new(context, 64).unwrap());
         outbox.read(remote, region, 0, place(&buffer), 64);
         let pipe = Pipe::with_room(usize::MAX);
         let waits = outbox.progress(&pipe).unwrap();
         let looked_at = outbox.wants_room();
-        word.memory().word64(0).unwrap().store(1, Ordering::Release);
-        stream.synchronize(soon()).unwrap();
+        stuck.go_on();
         // Asserted last: nobody waits for a device that stays stuck.
         assert_eq!((waits, looked_at), (Obstacle::Device, true));
     });
