@@ -95,7 +95,7 @@ fn plans_are_right_over_hosts() {
     }
 }
 
-/// It would be found by checks whose memory grows with the square of the ranks.
+/// Where a sum is complete is found by checks, whose memory grows with the square of the ranks, unless each reduces all at once.
 #[test]
 fn averages_of_many_ranks_need_no_check() {
     let shape =
