@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a read reads must not be overwritten before, and what it brings may be sent next.
+/// A write must not overwrite what a read before it still reads, and may send what that read brings.
 #[test]
 fn writes_and_signals_behind_a_read_wait_for_its_bytes() {
     with_outbox(|mut outbox, remote, region, context| {
