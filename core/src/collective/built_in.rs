@@ -262,7 +262,7 @@ impl Collective {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }
             (_, Way::Staged) if Hosts::of(&inner.comm).count() > 1 => format!(
-                "the ranks are on several hosts: through memory of the library's own, in slices of up to {} bytes, because the buffers are {buffers},                  the call is longer, or it changes places within one buffer ({why})",
+                "the ranks are on several hosts: through memory of the library's own, in slices of up to {} bytes, because the buffers are {buffers}, the call is longer, or it changes places within one buffer ({why})",
                 inner.chosen.staging
             ),
             (TWO_SHOT, _) | (_, Way::Staged) => {

@@ -193,6 +193,7 @@ pub fn raise(number: u32, kind: ibv_event_type) {
 
 thread_local! {
     static MAX_INLINE: Cell<Option<u32>> = const { Cell::new(None) };
+    static GENEROUS: Cell<bool> = const { Cell::new(false) };
     static SENDS: Cell<u32> = const { Cell::new(1) };
     static REFUSED: RefCell<Vec<(&'static str, usize, i32)>> = const { RefCell::new(Vec::new()) };
 }
@@ -200,6 +201,11 @@ thread_local! {
 /// From now on, queue pairs that this thread makes take at most as many bytes of inline data.
 pub fn limit_inline(bytes: u32) {
     MAX_INLINE.set(Some(bytes));
+}
+
+/// Whether, from now on, queue pairs that this thread makes take as many bytes of inline data as they can, whatever they were asked for.
+pub fn give_all_inline(generous: bool) {
+    GENEROUS.set(generous);
 }
 
 /// From now on, queue pairs that this thread makes hold `times` as many requests as they were asked for, as a NIC may that counts

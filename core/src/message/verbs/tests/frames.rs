@@ -89,19 +89,22 @@ fn a_flood_both_ways_meets_receives_and_gathers() {
 /// The device may take more than it was asked for, or less.
 #[test]
 fn packets_leave_inline_up_to_what_is_set_and_what_the_device_takes() {
-    for (set, device, expected) in
-        [(256, 256, 2), (64, 256, 1), (256, 64, 1), (24, 256, 1), (23, 256, 0), (0, 256, 0)]
+    let cases = [(256, 256, 2), (64, 256, 1), (256, 64, 1), (24, 256, 1), (23, 256, 0), (0, 256, 0)];
+    for ((set, device, expected), generous) in
+        cases.into_iter().flat_map(|case| [(case, false), (case, true)])
     {
         standin::limit_inline(device);
+        standin::give_all_inline(generous);
         let [one, two] = pair_with(&Choice { inline: set, ..Choice::default() });
         standin::limit_inline(256);
+        standin::give_all_inline(false);
         let mut kept = Kept::default();
         for (size, count) in [0, 232, 233].into_iter().zip(1..) {
             assert!(push(&one, head(3, &body(size)), &body(size)));
             pull(&two, &mut kept, count);
         }
         let inline = standin::counts(number(&one)).inline;
-        assert_eq!(inline, expected, "{set} bytes are set, {device} the device's");
+        assert_eq!(inline, expected, "{set} bytes are set, {device} the device's, generous: {generous}");
         let sizes: Vec<_> = kept.frames.iter().map(|(_, body)| body.len()).collect();
         assert_eq!(sizes, [0, 232, 233]);
     }
