@@ -1,6 +1,7 @@
 //! Addresses at which no other test listens.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 
 use super::random_bytes;
 
@@ -13,5 +14,9 @@ pub(crate) fn apart() -> IpAddr {
 
 /// An address at which nobody listens, and where nobody will but those whom the caller tells.
 pub(crate) fn free() -> SocketAddr {
-    TcpListener::bind((apart(), 0)).unwrap().local_addr().unwrap()
+    let listener = TcpListener::bind((apart(), 0)).unwrap();
+    // A child that another test has forked may hold a copy of the socket until it calls exec.
+    // SAFETY: no pointers are passed, and `listener` is open.
+    unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+    listener.local_addr().unwrap()
 }
