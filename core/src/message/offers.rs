@@ -69,6 +69,11 @@ impl Offers {
         self.open.remove(&id).map(|open| open.end(Ok(delivery)))
     }
 
+    /// Ends the message `id` because of `why`; `None` if it has ended already.
+    pub(super) fn cancel(&mut self, id: u32, why: Error) -> Option<Ended> {
+        self.open.remove(&id).map(|open| open.end(Err(why)))
+    }
+
     /// When to look at the deadlines; `None` if there are none.
     pub(super) fn next_deadline(&self) -> Option<Deadline> {
         self.due.filter(|_| !self.open.is_empty())

@@ -11,7 +11,8 @@ use super::member::Member;
 use super::memory::Memory;
 use super::offers::Delivery;
 use super::reading::Completion;
-use super::sent::{Reason, Sent};
+use super::sending::Sending;
+use super::sent::{Reason, Sent, SentLong};
 use super::tokens::Token;
 use super::transfer::Transfer;
 use crate::deadline::{Backoff, Deadline};
@@ -103,8 +104,9 @@ impl Peer {
     /// Sends a message with long data, which the receiver reads when and where it likes, or refuses. `head` is sent at once, as with
     /// [`send`](Self::send), and is at most [`eager_limit`](Self::eager_limit) bytes long.
     ///
-    /// `completion` runs in dispatch, exactly once: delivered, refused, or the error that the peer was lost, or that `deadline` has
-    /// passed; after that nobody can read the data any more. After `Retry` and errors it does not run.
+    /// `completion` runs in dispatch, exactly once: delivered, refused, or the error that the peer was lost, that `deadline` has
+    /// passed, or that the data was [taken back](Sending::cancel); after that nobody can read the data any more. After `Retry` and
+    /// errors it does not run.
     ///
     /// # Errors
     /// As [`send`](Self::send); `Exhausted` if too much memory is exposed.
@@ -115,7 +117,7 @@ impl Peer {
         data: impl Into<Memory>,
         deadline: impl Into<Deadline>,
         completion: impl FnOnce(Result<Delivery>) + Send + 'static,
-    ) -> Result<Sent> {
+    ) -> Result<SentLong> {
         let member = &self.member;
         member.hub.check_process("send_long")?;
         member.check("send_long")?;
@@ -130,14 +132,14 @@ impl Peer {
             // With the offers locked: whoever ends one afterwards sees the note. So does whoever ends the peer, or the end shows here.
             member.note_refused();
             member.check("send_long")?;
-            return Ok(Sent::Retry(Reason::TooManyLong));
+            return Ok(SentLong::Retry(Reason::TooManyLong));
         }
         let id = offers.next()?;
         let body = [&exposed.token().to_bytes(), head].concat();
         let frame = Head::new(Operation::Long, kind, id, body.len());
         match member.push("send_long", frame, &body, head.len()) {
             Ok(true) => {}
-            Ok(false) => return Ok(Sent::Retry(Reason::Full)),
+            Ok(false) => return Ok(SentLong::Retry(Reason::Full)),
             Err(error) => {
                 drop(offers);
                 return Err(member.broken("send_long", &error));
@@ -146,7 +148,7 @@ impl Peer {
         offers.add(exposed, deadline.into(), Box::new(completion));
         drop(offers);
         member.mark_timed();
-        Ok(Sent::Done)
+        Ok(SentLong::Posted(Sending::new(member, line, id)))
     }
 
     /// Reads `into.len()` bytes at `offset` of the memory that `token` stands for; the owner's program does nothing for it but

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use aqueduct::message::{Delivery, Memory, Message, Messenger, Peer, Sent, SharedMemory};
+use aqueduct::message::{Delivery, Memory, Message, Messenger, Peer, SharedMemory};
 
 use super::rig::{Log, SOON, connect, until};
 
@@ -70,7 +70,7 @@ fn send(peer: &Peer, pool: &SharedMemory, number: usize, all: [&Messenger; 2]) {
     let delivered = Log::new();
     until(&all, || {
         let (log, data) = (delivered.clone(), data.clone());
-        peer.send_long(1, &head, data, SOON, move |outcome| log.add(outcome.unwrap())).unwrap() == Sent::Done
+        peer.send_long(1, &head, data, SOON, move |outcome| log.add(outcome.unwrap())).unwrap().is_posted()
     });
     until(&all, || delivered.len() == 1);
     assert_eq!(delivered.take(), [Delivery::Delivered]);

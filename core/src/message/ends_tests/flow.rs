@@ -98,7 +98,7 @@ fn answers_pass_messages_that_wait() {
                 assert_eq!(outcome.unwrap(), Delivery::Refused);
                 lock(&seen).push(0);
             };
-            assert_eq!(to_b.send_long(2, b"", vec![1; 10], SOON, done).unwrap(), Sent::Done);
+            assert!(to_b.send_long(2, b"", vec![1; 10], SOON, done).unwrap().is_posted());
             until(&[&a, &b], || {
                 drop(offers.try_recv());
                 lock(&outcomes).len() == 2 * round

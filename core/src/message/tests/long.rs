@@ -10,7 +10,7 @@ fn the_receiver_reads_when_it_likes() {
     let (sent, read) = (Seen::new(), Seen::new());
     let data: Vec<Vec<u8>> = [0, 1, 100_000, 5 << 20].map(|length| vec![length as u8 | 1; length]).to_vec();
     for data in &data {
-        assert_eq!(peer.send_long(1, b"head", data.clone(), SOON, sent.adder()).unwrap(), Sent::Done);
+        assert!(peer.send_long(1, b"head", data.clone(), SOON, sent.adder()).unwrap().is_posted());
     }
     until(&[&a, &b], || offers.len() == data.len());
     assert_eq!(sent.len(), 0, "nothing is delivered before it was read");
@@ -34,7 +34,7 @@ fn what_is_dropped_or_not_understood_is_refused() {
     let peer = a.connect(b.address(), SOON).unwrap();
     let sent = Seen::new();
     for kind in [1, 2, 3] {
-        assert_eq!(peer.send_long(kind, b"", vec![1; 100], SOON, sent.adder()).unwrap(), Sent::Done);
+        assert!(peer.send_long(kind, b"", vec![1; 100], SOON, sent.adder()).unwrap().is_posted());
     }
     until(&[&a, &b], || sent.len() == 3);
     assert!(sent.take().into_iter().all(|outcome| outcome.unwrap() == Delivery::Refused));
@@ -61,7 +61,7 @@ fn long_data_both_ways_at_once() {
         for peer in &peers {
             let data = vec![9; 3 << 20];
             let add = told.adder();
-            assert_eq!(peer.send_long(1, b"", data, SOON, move |end| add(end.is_ok())).unwrap(), Sent::Done);
+            assert!(peer.send_long(1, b"", data, SOON, move |end| add(end.is_ok())).unwrap().is_posted());
         }
     }
     until(&[&a, &b], || done.len() == 8 && told.len() == 8);
@@ -75,7 +75,7 @@ fn nobody_can_read_after_the_deadline() {
     let peer = a.connect(b.address(), SOON).unwrap();
     let (sent, read) = (Seen::new(), Seen::new());
     let soon = Duration::from_millis(10);
-    assert_eq!(peer.send_long(1, b"", vec![1; 100], soon, sent.adder()).unwrap(), Sent::Done);
+    assert!(peer.send_long(1, b"", vec![1; 100], soon, sent.adder()).unwrap().is_posted());
     until(&[&a, &b], || sent.len() == 1 && offers.len() == 1);
     assert_eq!(kinds(sent.take()), [Err(ErrorKind::Timeout)]);
     let long = offers.try_recv().unwrap().long().unwrap();
@@ -83,7 +83,7 @@ fn nobody_can_read_after_the_deadline() {
     until(&[&a, &b], || read.len() == 1);
     assert_eq!(kinds(read.take()), [Err(ErrorKind::Remote)]);
     // The answer to it finds nobody, which is no error.
-    assert_eq!(peer.send_long(1, b"", vec![1; 100], SOON, sent.adder()).unwrap(), Sent::Done);
+    assert!(peer.send_long(1, b"", vec![1; 100], SOON, sent.adder()).unwrap().is_posted());
     until(&[&a, &b], || offers.len() == 1);
     assert!(peer.lost().is_none());
 }
@@ -96,7 +96,7 @@ fn a_read_that_cannot_begin_leaves_the_offer_open() {
     let peer = a.connect(b.address(), SOON).unwrap();
     let (sent, read) = (Seen::new(), Seen::new());
     for _ in 0..2 {
-        assert_eq!(peer.send_long(1, b"", vec![5; 100], SOON, sent.adder()).unwrap(), Sent::Done);
+        assert!(peer.send_long(1, b"", vec![5; 100], SOON, sent.adder()).unwrap().is_posted());
     }
     until(&[&a, &b], || offers.len() == 2);
     let [first, second] = [(); 2].map(|()| offers.try_recv().unwrap().long().unwrap());
@@ -122,14 +122,69 @@ fn an_offer_that_is_too_late_makes_room_for_another() {
     let most = a.core.engine.hub.limits.longs;
     for offer in 1..=most {
         let deadline = if offer == most { Duration::from_millis(50) } else { HOUR };
-        until(&[&a, &b], || send(deadline) == Sent::Done);
+        until(&[&a, &b], || send(deadline).is_posted());
     }
     // Deadlines are looked at in `poll`, which nobody has called since.
-    assert_eq!(send(HOUR), Sent::Retry(Reason::TooManyLong));
+    assert_eq!(send(HOUR), SentLong::Retry(Reason::TooManyLong));
     let (_, before) = a.core.engine.hub.news();
     until(&[&a, &b], || ended.len() == 1);
     let (_, after) = a.core.engine.hub.news();
     assert_eq!(after, before + 1, "whoever sleeps is not woken");
     assert_eq!(kinds(ended.take()), [Err(ErrorKind::Timeout)]);
-    until(&[&a, &b], || send(HOUR) == Sent::Done);
+    until(&[&a, &b], || send(HOUR).is_posted());
+}
+
+#[test]
+fn what_was_taken_back_is_read_by_nobody() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let (sent, read) = (Seen::new(), Seen::new());
+    let send = || match peer.send_long(1, b"head", vec![1; 100], SOON, sent.adder()).unwrap() {
+        SentLong::Posted(sending) => sending,
+        SentLong::Retry(reason) => panic!("{reason:?}"),
+    };
+    let [first, second] = [(); 2].map(|()| send());
+    assert!(first != second && first.cancel() && !first.cancel());
+    assert_eq!(sent.len(), 0, "completions run in dispatch");
+    until(&[&a, &b], || sent.len() == 1 && offers.len() == 2);
+    assert_eq!(kinds(sent.take()), [Err(ErrorKind::Aborted)]);
+    for _ in 0..2 {
+        let mut message = offers.try_recv().unwrap();
+        assert_eq!(message.bytes(), b"head");
+        message.long().unwrap().read(vec![0; 100], SOON, read.adder()).unwrap();
+    }
+    until(&[&a, &b], || read.len() == 2 && sent.len() == 1);
+    assert_eq!(kinds(read.take()), [Err(ErrorKind::Remote), Ok(vec![1; 100])]);
+    assert_eq!(kinds(sent.take()), [Ok(Delivery::Delivered)]);
+    assert!(!second.cancel(), "it was delivered");
+    let third = send();
+    a.close(SOON).unwrap();
+    assert_eq!(kinds(sent.take()), [Err(ErrorKind::Stopped)]);
+    assert!(!third.cancel());
+}
+
+/// As with one that is too late.
+#[test]
+fn an_offer_that_is_taken_back_makes_room_for_another() {
+    let (a, b) = (messenger(0), messenger(1));
+    let _queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let mut sent = Vec::new();
+    while sent.len() < a.core.engine.hub.limits.longs {
+        let mut send = || match peer.send_long(1, b"", vec![1; 10], HOUR, |_| {}).unwrap() {
+            SentLong::Posted(sending) => sent.push(sending),
+            SentLong::Retry(reason) => assert_eq!(reason, Reason::Full),
+        };
+        send();
+        a.poll().unwrap();
+        b.poll().unwrap();
+    }
+    let refused = || peer.send_long(1, b"", vec![1; 10], HOUR, |_| {}).unwrap();
+    assert_eq!(refused(), SentLong::Retry(Reason::TooManyLong));
+    let (_, before) = a.core.engine.hub.news();
+    assert!(sent[7].cancel());
+    let (_, after) = a.core.engine.hub.news();
+    assert_eq!(after, before + 1, "whoever sleeps is not woken");
+    until(&[&a, &b], || refused().is_posted());
 }

@@ -42,6 +42,11 @@ pub(super) fn joined(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// Whether the sender of the long data of `seed` takes it back after a while.
+pub(super) fn is_taken_back(seed: u64) -> bool {
+    seed % 16 == 7
+}
+
 /// A peer that lives, as far as this process knows.
 #[derive(Default)]
 pub(super) struct Known {
@@ -195,6 +200,7 @@ impl Shared {
                         state.longs += 1;
                         state.bytes += length;
                     }
+                    Err(error) if error.kind() == ErrorKind::Remote && is_taken_back(seed) => {}
                     Err(error) => shared.lost(&peer, &error),
                 };
                 if let Err(error) = long.read(vec![0; length as usize], DEADLINE, done) {

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::Selection;
-use aqueduct::message::{Delivery, Exposed, Messenger, MessengerConfig, Peer, Secret, Sent};
+use aqueduct::message::{
+    Delivery, Exposed, Memory, Messenger, MessengerConfig, Peer, Secret, Sending, Sent, SentLong,
+    SharedMemory,
+};
 use aqueduct::{ErrorKind, Result};
 
 use super::figures::Figures;
 use super::hearing::{
-    DEADLINE, Known, LONG, LONGEST, MARK, PLAIN, Shared, State, TOKEN, body, joined, noise,
+    DEADLINE, Known, LONG, LONGEST, MARK, PLAIN, Shared, State, TOKEN, body, is_taken_back, joined, noise,
 };
 use super::{Board, PATIENCE, RANKS, Random, SHARING, Step};
 
@@ -22,6 +25,11 @@ const MOST: usize = 12;
 const MOST_HEAP: usize = 4 << 20;
 const MOST_RESIDENT: usize = 12 << 20;
 
+/// Whether this process exposes memory that others can map.
+fn mapped(rank: u32) -> bool {
+    rank.is_multiple_of(2)
+}
+
 /// One process.
 pub(super) struct Node {
     shared: Shared,
@@ -29,10 +37,12 @@ pub(super) struct Node {
     random: Random,
     /// Whether the messenger has a thread of its own.
     threaded: bool,
-    memory: Arc<Vec<u8>>,
+    memory: Memory,
     /// The memory as it can be read now, and as it could be before: that token is known no longer.
     exposed: Vec<Exposed>,
     exposed_at: Instant,
+    /// Long data that is taken back when the next is offered.
+    sending: Option<Sending>,
     /// Without a messenger, and without any peer.
     before: Figures,
     alone: Figures,
@@ -57,7 +67,13 @@ impl Node {
             messenger.start_thread().unwrap();
         }
         let generation = messenger.address().generation();
-        let memory = Arc::new(body(generation, EXPOSED).to_vec());
+        let memory: Memory = if mapped(rank) {
+            let memory = SharedMemory::allocate(EXPOSED).unwrap();
+            memory.write(0, body(generation, EXPOSED)).unwrap();
+            memory.into()
+        } else {
+            body(generation, EXPOSED).to_vec().into()
+        };
         let exposed = vec![messenger.expose(memory.clone()).unwrap()];
         let random = Random(seed ^ u64::from(rank) << 56);
         let (alone, exposed_at) = (Figures::now(), Instant::now());
@@ -69,6 +85,7 @@ impl Node {
             memory,
             exposed,
             exposed_at,
+            sending: None,
             before,
             alone,
             first: None,
@@ -105,11 +122,11 @@ impl Node {
             self.advance();
         }
         self.report();
-        let Self { messenger, before, exposed, .. } = self;
+        let Self { messenger, before, exposed, memory, .. } = self;
         // Those that have left already take nothing, and that is no failure.
         messenger.close(PATIENCE).unwrap();
         shared.lock().peers.clear();
-        drop(exposed);
+        drop((exposed, memory));
         let after = Figures::now();
         let left = |figures: Figures| (figures.descriptors, figures.threads, figures.rings);
         shared.require(left(after) == left(before), || format!("before {before:?}, after closing {after:?}"));
@@ -230,13 +247,28 @@ impl Node {
                     shared.require(delivery == expected, || format!("{delivery:?} instead of {expected:?}"));
                 }
                 Err(error) => {
-                    shared.lost(&other, &error);
+                    if !(error.kind() == ErrorKind::Aborted && is_taken_back(seed)) {
+                        shared.lost(&other, &error);
+                    }
                     shared.lock().lost += 1;
                 }
             }
             shared.ended(&other);
         };
-        self.begin(peer, || Ok(peer.send_long(LONG, &head, data, DEADLINE, done)? == Sent::Done));
+        let mut sending = None;
+        self.begin(peer, || {
+            let sent = peer.send_long(LONG, &head, data, DEADLINE, done)?;
+            let posted = sent.is_posted();
+            if let SentLong::Posted(posted) = sent
+                && is_taken_back(seed)
+            {
+                sending = Some(posted);
+            }
+            Ok(posted)
+        });
+        if let Some(earlier) = std::mem::replace(&mut self.sending, sending) {
+            earlier.cancel();
+        }
     }
 
     /// Reads a part of what `peer` exposes. One in sixteen is cancelled, one in sixteen has hardly any time.
@@ -303,7 +335,13 @@ impl Node {
         let limit = Instant::now() + Duration::from_secs(10);
         let links = RANKS as usize - 1;
         let sharing = if shared.rank < SHARING { SHARING as usize - 1 } else { 0 };
-        let expected = (self.alone.descriptors + links, self.alone.threads, self.alone.rings + 2 * sharing);
+        let mapping = (0..SHARING)
+            .filter(|rank| *rank != shared.rank && shared.rank < SHARING && mapped(*rank))
+            .count();
+        let expected = (self.alone.descriptors + links, self.alone.threads);
+        // And memory that is mapped as it can be read now, and as it could be before.
+        let rings = self.alone.rings + 2 * sharing;
+        let rings = rings..=rings + 2 * mapping;
         // Links of those that were killed are forgotten by the next progress.
         let now = loop {
             let quiet = Instant::now() + Duration::from_millis(50);
@@ -311,10 +349,12 @@ impl Node {
                 self.advance();
             }
             let now = Figures::now();
-            if (now.descriptors, now.threads, now.rings) == expected {
+            if (now.descriptors, now.threads) == expected && rings.contains(&now.rings) {
                 break now;
             }
-            let text = || format!("descriptors, threads, rings {expected:?} are right, there are {now:?}");
+            let text = || {
+                format!("descriptors, threads {expected:?}, mappings {rings:?} are right, there are {now:?}")
+            };
             shared.require(Instant::now() < limit, text);
         };
         let (_, first) = *self.first.get_or_insert((round, now));

@@ -4,6 +4,7 @@
 
 mod bare;
 mod limits;
+mod memory;
 mod pair;
 mod partner;
 
@@ -85,6 +86,9 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     }
     if operation != Operation::Read && max > 8 << 10 {
         refuse!("sizes of messages are 1 B to 8 KiB; use message-read for longer data");
+    }
+    if operation == Operation::Read {
+        memory::check(max, args.window)?;
     }
     let Sizes { list: sizes, .. } = args.sweep.rounded(min, max, Rounding::Up, 1, "bytes");
     let outlets = super::output::open(&args.results.files)?;

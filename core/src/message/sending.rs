@@ -1,0 +1,48 @@
+//! Long data under way, on the side of the sender.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::inbox::Item;
+use super::line::Line;
+use super::member::Member;
+use crate::error::{Error, ErrorKind};
+use crate::sync::lock;
+
+/// Long data under way. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Sending {
+    member: Arc<Member>,
+    line: Arc<Line>,
+    id: u32,
+}
+
+impl PartialEq for Sending {
+    /// Whether both are the same message.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.line, &other.line) && self.id == other.id
+    }
+}
+
+impl Eq for Sending {}
+
+impl Sending {
+    pub(super) fn new(member: &Arc<Member>, line: &Arc<Line>, id: u32) -> Self {
+        Self { member: member.clone(), line: line.clone(), id }
+    }
+
+    /// Takes the data back: its completion gets an `Aborted` error soon, after which nobody can read the data any more. The message
+    /// arrives all the same; the receiver's read fails with `Remote`, as that of a revoked token. False if it has ended already.
+    pub fn cancel(&self) -> bool {
+        let member = &self.member;
+        let error = Error::new(ErrorKind::Aborted, "send_long", "the long data was taken back")
+            .with_peer(member.rank);
+        let mut offers = lock(&self.line.offers);
+        let Some(ended) = offers.cancel(self.id, error) else { return false };
+        // Under the lock: whoever closes the messenger meanwhile ends the offers and then runs what was delivered.
+        member.deliver(Item::Long(ended));
+        drop(offers);
+        member.found_room();
+        true
+    }
+}
