@@ -228,9 +228,11 @@ loss() {
 # Makes and drops everything of a communicator in random order while traffic runs, over every transport.
 churn() { AQUEDUCT_TEST_ROUNDS=1000 tests 900 -p aqueduct-tests --test it churn:: -- --nocapture --test-threads=1; }
 # Eight processes exchange messages, long data and reads while some of them are killed and started again; what they occupy must not grow.
+# And what a thousand idle peers cost, over each transport.
 messages() {
     local seconds=${MESSAGES_SECONDS:-600}
-    AQUEDUCT_TEST_SECONDS=$seconds tests $((seconds + 600)) -p aqueduct-tests --test it messages::soak:: -- --nocapture --ignored
+    AQUEDUCT_TEST_SECONDS=$seconds tests $((seconds + 600)) -p aqueduct-tests --test it messages::soak:: -- --nocapture --ignored &&
+        tests 300 -p aqueduct --lib a_thousand_idle_peers -- --nocapture
 }
 # Repeats all tests with more threads than cores, to find failures that depend on timing.
 again() {
@@ -319,6 +321,8 @@ lane bindings bindings
 lane corpus corpus
 lane undefined undefined
 lane release release
+lane linkage ci/linkage.sh --release
+lane main-job timeout 900 ci/main-job.sh --release
 lane sass timeout 900 ci/ptx.sh --sass
 lane address address
 lane thread thread

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
 # The aqueduct binary must not depend on libcuda or libibverbs at link time: it opens them at run time. And it must call no
 # function that glibc 2.27 lacks, or it could not be built on an old distribution (docs/deployment.md).
+#
+#   ci/linkage.sh             of the command as tests are built: nothing is compiled again
+#   ci/linkage.sh --release   of the one that users copy
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p .cache
 . ci/need.sh
 need readelf binutils
-cargo build --release --quiet -p aqueduct-tools
-binary=${CARGO_TARGET_DIR:-target}/release/aqueduct
+case ${1-} in
+    '') profile=debug && cargo build --quiet --workspace --bin aqueduct ;;
+    --release) profile=release && cargo build --release --quiet -p aqueduct-tools ;;
+    *) echo "usage: ci/linkage.sh [--release]" >&2 && exit 2 ;;
+esac
+binary=${CARGO_TARGET_DIR:-target}/$profile/aqueduct
 needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p')
 [ -n "$needed" ] || { echo "linkage: readelf lists nothing for $binary"; exit 1; }
 echo "$needed" | while read -r library; do

@@ -176,10 +176,10 @@ impl Communicator {
     /// As [`build_host2device_semaphore`](Self::build_host2device_semaphore), with a tag reserved for the library.
     pub(crate) fn build_host2device_semaphore_internal(
         &self,
-        connection: &Pending<Connection>,
+        connection: impl Into<Dependency<Connection>>,
         tag: u64,
     ) -> Result<Pending<Host2DeviceSemaphore>> {
-        let connection = Dependency::from(connection);
+        let connection = connection.into();
         let key = self.library_key(Kind::Semaphore, connection_peer(&connection), tag)?;
         self.enqueue_semaphore(connection, key)
     }

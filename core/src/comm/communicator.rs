@@ -10,6 +10,7 @@ use crate::bootstrap::Bootstrap;
 use crate::comm::abort_memory::AbortMemory;
 use crate::comm::asked::Asked;
 use crate::comm::config::CommunicatorConfig;
+use crate::comm::kept::Kept;
 use crate::comm::report::AbortReport;
 use crate::comm::scratch::ScratchBudget;
 use crate::comm::semaphore::Site;
@@ -64,6 +65,7 @@ pub(super) struct Shared {
     pub(super) semaphores: Arc<Site>,
     abort: Arc<AbortMemory>,
     scratch: Arc<ScratchBudget>,
+    links: Kept,
     context: Context,
 }
 
@@ -121,8 +123,19 @@ impl Communicator {
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device_label());
         let (abort, context) = (abort_memory, context.clone());
         let scratch = ScratchBudget::new(config.scratch_bytes as u64);
-        let shared =
-            Shared { config, topology, mail, exchange, resources, semaphores, abort, scratch, context };
+        let links = Kept::default();
+        let shared = Shared {
+            config,
+            topology,
+            mail,
+            exchange,
+            resources,
+            semaphores,
+            abort,
+            scratch,
+            links,
+            context,
+        };
         Ok(Self { asked: Arc::default(), shared: Arc::new(shared) })
     }
 
@@ -154,6 +167,11 @@ impl Communicator {
     /// What all plans of the communicator may use as scratch.
     pub(crate) fn scratch(&self) -> &Arc<ScratchBudget> {
         &self.shared.scratch
+    }
+
+    /// The proxy and the connections that port channels of its plans share.
+    pub(crate) fn links(&self) -> &Kept {
+        &self.shared.links
     }
 
     /// Which ranks share this host or device, and how this rank's device reaches theirs.

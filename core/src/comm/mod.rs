@@ -16,6 +16,7 @@ mod exchange;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod introduction;
+mod kept;
 mod meeting;
 mod register;
 mod report;

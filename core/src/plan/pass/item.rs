@@ -1,7 +1,7 @@
 //! An operation as its block's order sees it.
 
 use super::effects::{Effects, Sharing, Span, Timeline};
-use super::ir::{Op, Operation};
+use super::ir::{ChannelKind, Op, Operation};
 
 /// An operation that is neither sync nor loop.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,8 @@ impl Item {
         let packets = |spans: &[Span], write| spans.iter().any(|span| span.packets && shared(span, write));
         let forwards = port.is_some_and(|put| put.forward);
         let tells = match op {
-            Op::Signal { relaxed, .. } => Some(*relaxed),
+            // A proxy gives its signals behind all that it knows, whatever the plan says.
+            Op::Signal { channel, relaxed } => Some(*relaxed && channel.kind == ChannelKind::Memory),
             Op::Release { .. } => Some(false),
             _ => port.filter(|put| put.signal).map(|_| false),
         };

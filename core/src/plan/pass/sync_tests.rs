@@ -138,6 +138,11 @@ fn control_operations() {
     assert_eq!(letters(vec![copy(a, b), signal(false)]), "ms", "nobody else does");
     assert_eq!(letters(vec![copy(a, mine), signal(true)]), "ms", "a relaxed signal tells of reads only");
     assert_eq!(letters(vec![copy(theirs, a), signal(true)]), "m|s");
+    let port = Channel { kind: ChannelKind::Port, index: 0 };
+    for relaxed in [false, true] {
+        let signal = Op::Signal { channel: port, relaxed };
+        assert_eq!(letters(vec![copy(a, mine), signal]), "m|s", "a proxy's signal is never relaxed");
+    }
     assert_eq!(letters(vec![wait(), copy(theirs, a)]), "w|m");
     assert_eq!(letters(vec![wait(), copy(a, b)]), "wm");
     assert_eq!(letters(vec![wait(), copy(a, Operand::remote(1, INPUT, 0))]), "w|m", "the peer's caller");

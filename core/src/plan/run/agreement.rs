@@ -40,6 +40,7 @@ enum Said {
     Ready {
         scratch_bytes: u64,
         taken_bytes: u64,
+        links: u64,
         offers: Vec<Offer>,
     },
     /// With a later step.
@@ -64,16 +65,18 @@ impl Offer {
     }
 }
 
-/// Meets all ranks about plans. Every rank calls it, also one whose own preparations failed: then every rank gets an error.
+/// Meets all ranks about plans. Every rank calls it, also one whose own preparations failed: then every rank gets an error. Also tells
+/// whether all ranks have what `links` stands for, which is not 0.
 pub(super) fn agree<T>(
     comm: &Communicator,
     offers: &[Offer],
+    links: u64,
     mine: Result<T>,
     deadline: Deadline,
-) -> Result<(T, Vec<Agreed>)> {
+) -> Result<((T, Vec<Agreed>), bool)> {
     let (scratch_bytes, taken_bytes) = (comm.scratch().left(), comm.scratch().taken());
     let said = match &mine {
-        Ok(_) => Said::Ready { scratch_bytes, taken_bytes, offers: offers.to_vec() },
+        Ok(_) => Said::Ready { scratch_bytes, taken_bytes, links, offers: offers.to_vec() },
         Err(error) => Said::failed(error),
     };
     let (mine, all) = meet(comm, OP, &said, mine, deadline)?;
@@ -83,9 +86,13 @@ pub(super) fn agree<T>(
         multicast: Some(offer.multicast).filter(|&granularity| granularity > 0),
     };
     let mut agreed: Vec<Agreed> = offers.iter().map(begin).collect();
+    let mut same = links != 0;
     for (rank, theirs) in (0..).zip(&all) {
         compare(OP, rank, &said, theirs)?;
-        let Said::Ready { scratch_bytes, taken_bytes, offers: theirs } = theirs else { continue };
+        let Said::Ready { scratch_bytes, taken_bytes, links: linked, offers: theirs } = theirs else {
+            continue;
+        };
+        same &= *linked == links;
         for ((agreed, mine), theirs) in agreed.iter_mut().zip(offers).zip(theirs) {
             agreed.scratch_bytes = agreed.scratch_bytes.min(*scratch_bytes);
             agreed.taken_bytes = agreed.taken_bytes.max(*taken_bytes);
@@ -97,7 +104,7 @@ pub(super) fn agree<T>(
             agreed.multicast = agreed.multicast.map(largest).filter(|_| theirs.multicast != 0);
         }
     }
-    Ok((mine, agreed))
+    Ok(((mine, agreed), same))
 }
 
 /// Meets all ranks after a step of `op` that may have failed on some of them: then every rank gets an error, and no rank waits
@@ -204,8 +211,8 @@ impl Said {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Ready { scratch_bytes, taken_bytes, offers } => {
-                w.u8(1).u64(*scratch_bytes).u64(*taken_bytes).u64(offers.len() as u64);
+            Self::Ready { scratch_bytes, taken_bytes, links, offers } => {
+                w.u8(1).u64(*scratch_bytes).u64(*taken_bytes).u64(*links).u64(offers.len() as u64);
                 for Offer { digest, max_bytes, multicast, .. } in offers {
                     w.raw(digest).u64(*max_bytes).u64(*multicast);
                 }
@@ -225,14 +232,14 @@ impl Said {
         let said = match r.u8()? {
             0 => Self::Failed(r.text(MOST_TEXT)?),
             1 => {
-                let (scratch_bytes, taken_bytes, count) = (r.u64()?, r.u64()?, r.u64()?);
+                let (scratch_bytes, taken_bytes, links, count) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
                 // A false count ends with the bytes that are there.
                 let offer = |_| {
                     let (digest, max_bytes, multicast) = (r.array()?, r.u64()?, r.u64()?);
                     Ok(Offer { digest, max_bytes, multicast, name: String::new() })
                 };
                 let offers = (0..count).map(offer).collect::<WireResult<_>>()?;
-                Self::Ready { scratch_bytes, taken_bytes, offers }
+                Self::Ready { scratch_bytes, taken_bytes, links, offers }
             }
             2 => Self::Done,
             _ => return Err(WireError::Invalid { what: "word of a rank" }),
@@ -274,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_said_arrives() {
-        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, offers };
+        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, offers };
         for said in [
             ready(vec![offer([7; 32], 3)]),
             ready(vec![offer([7; 32], 3), offer([8; 32], u64::MAX)]),
@@ -288,13 +295,13 @@ mod tests {
         }
         // More plans than there are bytes for.
         let mut bytes = ready(vec![offer([7; 32], 3)]).encode();
-        bytes[17..25].fill(0xff);
+        bytes[25..33].fill(0xff);
         assert!(Said::decode(&bytes).is_err());
     }
 
     #[test]
     fn differences_are_named() {
-        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, offers };
+        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, offers };
         let plans = |digest, max_bytes| ready(vec![offer([0; 32], 1), offer(digest, max_bytes)]);
         let mine = plans([1; 32], 3);
         let says = |theirs: &Said| compare(OP, 1, &mine, theirs).unwrap_err().to_string();

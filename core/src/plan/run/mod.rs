@@ -15,6 +15,7 @@ mod executor;
 mod grid;
 mod kernel;
 mod lane;
+mod links;
 mod load;
 mod multicast;
 mod overflow;

@@ -1,36 +1,35 @@
 //! Port channels of a plan: connections, a proxy, and the handles that kernels take.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use aqueduct_ptx::abi::{DeviceStruct as _, PortChannelHandle};
 
 use super::ir::RankPlan;
+use super::links::{Linking, Links, Way};
 use super::lower::{Address, Store};
 use crate::channel::PortChannel;
-use crate::comm::{
-    Communicator, Connection, EndpointConfig, Host2DeviceSemaphore, Pending, RegisteredMemory, Transport,
-};
+use crate::comm::{Communicator, Host2DeviceSemaphore, Pending, RegisteredMemory, Transport};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{GpuBuffer, Stream};
-use crate::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
+use crate::proxy::{MemoryId, ProxyService, SemaphoreId};
 
 /// Tells the objects of one call of setup apart that lead to one peer: above all tags that the library counts.
 const NTH: u32 = 40;
 
 /// Port channels whose connections are queued for `setup()`.
 pub(super) struct PendingPorts {
-    service: ProxyService,
+    links: Arc<Links>,
     /// Of each channel.
-    semaphores: Vec<Pending<Host2DeviceSemaphore>>,
+    semaphores: Vec<(Way, Pending<Host2DeviceSemaphore>)>,
 }
 
-/// The port channels of a rank.
+/// The port channels of a rank. What a call has pushed behind its last flush may still be in the proxy's FIFO when this is dropped, so the
+/// service keeps the semaphores until it ends.
 #[derive(Debug)]
 pub(super) struct Ports {
-    service: ProxyService,
+    pub(super) links: Arc<Links>,
     /// Number and peer of each channel.
     semaphores: Vec<(SemaphoreId, u32)>,
 }
@@ -53,9 +52,10 @@ pub(super) fn tags(plan: &RankPlan, tag: u64) -> Vec<u64> {
 }
 
 impl PendingPorts {
-    /// Starts a proxy and asks for a connection to each peer and a semaphore for each channel; nothing for a plan without ports.
+    /// Asks for a connection to each peer that has none, and a semaphore for each channel; nothing for a plan without ports.
     pub(super) fn begin(
         comm: &Communicator,
+        linking: &mut Linking<'_>,
         plan: &RankPlan,
         tag: u64,
         chosen: Option<Transport>,
@@ -63,29 +63,24 @@ impl PendingPorts {
         if plan.port_channels.is_empty() {
             return Ok(None);
         }
-        let service = ProxyService::start(comm, ProxyServiceConfig::default())?;
-        let mut connections: HashMap<u32, Pending<Connection>> = HashMap::new();
+        let links = linking.links()?;
         let semaphores = plan.port_channels.iter().zip(tags(plan, tag)).map(|(&peer, tag)| {
-            let connection = match connections.entry(peer) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let endpoint = EndpointConfig::new(transport(comm, peer, chosen));
-                    new.insert(comm.connect_internal(peer, tag, endpoint)?)
-                }
-            };
-            comm.build_host2device_semaphore_internal(connection, tag)
+            let way = (peer, transport(comm, peer, chosen));
+            let connection = linking.connection(way, tag)?;
+            Ok((way, comm.build_host2device_semaphore_internal(connection, tag)?))
         });
-        Ok(Some(Self { semaphores: semaphores.collect::<Result<_>>()?, service }))
+        Ok(Some(Self { semaphores: semaphores.collect::<Result<_>>()?, links }))
     }
 
     /// The channels, once `setup()` has resolved what [`begin`](Self::begin) asked for.
     pub(super) fn finish(self) -> Result<Ports> {
-        let add = |pending: Pending<Host2DeviceSemaphore>| {
+        let links = self.links;
+        let add = |(way, pending): (Way, Pending<Host2DeviceSemaphore>)| {
             let semaphore = pending.get()?;
-            Ok((self.service.add_semaphore(&semaphore)?, semaphore.peer()))
+            Ok((links.add(way, &semaphore)?, semaphore.peer()))
         };
         let semaphores = self.semaphores.into_iter().map(add).collect::<Result<_>>()?;
-        Ok(Ports { service: self.service, semaphores })
+        Ok(Ports { links, semaphores })
     }
 }
 
@@ -99,7 +94,7 @@ pub(super) struct Memories {
 
 impl Memories {
     pub(super) fn of(ports: &Ports) -> Self {
-        Self { service: ports.service.clone(), numbers: HashMap::new() }
+        Self { service: ports.links.service().clone(), numbers: HashMap::new() }
     }
 
     /// Adds memory of this rank, or of a peer.
@@ -150,8 +145,12 @@ impl Handles {
                 continue;
             }
             let (semaphore, peer) = ports.semaphores[channel as usize];
-            let made =
-                PortChannel::new(&ports.service, semaphore, find(Some(peer), target)?, find(None, source)?)?;
+            let made = PortChannel::new(
+                ports.links.service(),
+                semaphore,
+                find(Some(peer), target)?,
+                find(None, source)?,
+            )?;
             bytes.extend_from_slice(made.device_handle().as_bytes());
             places.insert(address, channels.len());
             channels.push(made);

@@ -9,6 +9,7 @@ use super::compile::{Compiled, Shortage, Uncompiled, demand, describe, scratch};
 use super::config::ExecutorConfig;
 use super::ir::Plan;
 use super::lane::Lanes;
+use super::links::{self, Linking, Links};
 use super::load::Loader;
 use super::lower::Team;
 use super::multicast;
@@ -85,7 +86,13 @@ pub(super) fn prepare_all<'p>(
         0..=MOST => compile(comm, &drafts, &offers, deadline),
         many => Err(Error::usage(PREPARE, format!("{many} plans at once; give at most {MOST}"))),
     };
-    let (compiled, agreed) = agree(comm, &offers, compiled, deadline)?;
+    let semaphores = drafts.iter().map(Draft::port_channels).sum();
+    let (number, known) = Links::find(comm, semaphores);
+    let ((compiled, agreed), same) = agree(comm, &offers, number, compiled, deadline)?;
+    let mut linking = wanted
+        .iter()
+        .any(|(plan, _)| links::are_wanted(plan))
+        .then(|| Linking::begin(comm, known.filter(|_| same), semaphores));
 
     // Of what all ranks know: it fails on all of them or on none.
     let sized = size_all(&drafts, &agreed, 0)?.map_err(|shortage| {
@@ -95,8 +102,9 @@ pub(super) fn prepare_all<'p>(
         shortage.error(agreed[0], more, comm.size())
     })?;
     let steps = drafts.iter().zip(&sized).zip(&compiled);
-    let begun: Result<Vec<Begun>> =
-        steps.map(|((draft, sized), (compiled, _))| draft.begin(sized, compiled, deadline)).collect();
+    let begun: Result<Vec<Begun>> = steps
+        .map(|((draft, sized), (compiled, _))| draft.begin(sized, compiled, &mut linking, deadline))
+        .collect();
     // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
     let begun = all_done(comm, PREPARE, begun, deadline)
         .inspect_err(|_| drafts.iter().for_each(|draft| comm.withdraw(&draft.tags())))?;
@@ -108,6 +116,9 @@ pub(super) fn prepare_all<'p>(
         finished.map(|(draft, ((sized, made), begun))| draft.finish(sized, made, begun, deadline)).collect()
     });
     let mut made: Vec<Prepared> = all_done(comm, PREPARE, made, deadline)?;
+    if let Some(linking) = linking {
+        linking.keep(tag);
+    }
     for ((prepared, draft), agreed) in made.iter_mut().zip(&drafts).zip(&agreed) {
         if let Some(granularity) = agreed.multicast {
             let arena = prepared.arena.memory();
@@ -212,19 +223,33 @@ impl Draft<'_> {
         self.config.records().map(trace).transpose()
     }
 
+    /// How many this rank has.
+    fn port_channels(&self) -> usize {
+        self.plan.ranks.get(self.comm.rank() as usize).map_or(0, |mine| mine.port_channels.len())
+    }
+
     fn offer(&self) -> Offer {
         let granularity = self.multicast.as_ref().map(|(_, granularity)| *granularity);
         Offer::new(self.plan, &self.config, granularity)
     }
 
     /// Allocates, and asks for what peers have.
-    fn begin(&self, sized: &Sized, compiled: &Compiled, deadline: Deadline) -> Result<Begun> {
+    fn begin(
+        &self,
+        sized: &Sized,
+        compiled: &Compiled,
+        linking: &mut Option<Linking<'_>>,
+        deadline: Deadline,
+    ) -> Result<Begun> {
         let Self { comm, plan, config, tag, .. } = self;
         let (comm, plan, tag) = (*comm, *plan, *tag);
         let Sized { parts, transports, .. } = sized;
         let arena = PendingArena::begin(comm, plan, &compiled.control, parts, tag, *transports, deadline)?;
         let mine = &plan.ranks[comm.rank() as usize];
-        let ports = PendingPorts::begin(comm, mine, tag, config.port_transport)?;
+        let ports = match linking {
+            Some(linking) => PendingPorts::begin(comm, linking, mine, tag, config.port_transport)?,
+            None => None,
+        };
         let room = comm.context().reserve(PREPARE, demand(compiled)?, config.any_order, config.series)?;
         Ok(Begun { arena, ports, share: comm.scratch().take(sized.share), room })
     }

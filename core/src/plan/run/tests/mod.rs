@@ -5,6 +5,7 @@ mod averages;
 mod copies;
 mod enqueuing;
 mod launches;
+mod links;
 mod mscclpp;
 mod multicast;
 mod random;
