@@ -215,8 +215,8 @@ quiet() {
         for ((round = 1; round <= rounds; round++)); do
             # Words are separated by spaces only.
             # shellcheck disable=SC2086
-            errors=$($operation 2>&1 >/dev/null) && [ -z "$errors" ] ||
-                { printf '%s\n' "$errors"; echo "quiet: round $round of $rounds: $operation"; return 1; }
+            errors=$($operation 2>&1 >.cache/ci/quiet.out) && [ -z "$errors" ] ||
+                { cat .cache/ci/quiet.out; printf '%s\n' "$errors"; echo "quiet: round $round of $rounds: $operation"; return 1; }
         done
     done
     echo "quiet: ${#operations[@]} commands ran $rounds times each and wrote nothing to standard error"
