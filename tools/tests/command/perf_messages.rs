@@ -65,7 +65,7 @@ fn what_cannot_be_measured_is_refused() {
         (["message", "-e", "1M"], "use message-read"),
         (["message-rate", "-b", "0"], "perf message-rate begins at 1 B"),
         (["message-read", "-b", "0"], "perf message-read begins at 1 B"),
-        (["message-read", "-e", "64T"], "use smaller sizes (-e) or fewer reads at a time (-W)"),
+        (["message-read", "-e", "64000G"], "use smaller sizes (-e) or fewer reads at a time (-W)"),
     ] {
         run(&mut aqueduct(&[&["perf"][..], &arguments].concat())).exited(2).says(&[words]);
     }

@@ -36,13 +36,13 @@ impl<'p> PortChannel<'p> {
         self.end.wait(Call::of("PortChannel::wait"), tb, sync, false);
     }
 
-    /// A signal that publishes nothing.
+    /// The same as [`signal`](Self::signal): a proxy's signals are never relaxed.
     #[track_caller]
     pub fn relaxed_signal(&self, tb: u32, sync: SyncType) {
         self.end.signal(Call::of("PortChannel::relaxed_signal"), tb, sync, true);
     }
 
-    /// A wait that makes nothing visible.
+    /// The same as [`wait`](Self::wait).
     #[track_caller]
     pub fn relaxed_wait(&self, tb: u32, sync: SyncType) {
         self.end.wait(Call::of("PortChannel::relaxed_wait"), tb, sync, true);

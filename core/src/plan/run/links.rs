@@ -54,7 +54,8 @@ impl Links {
         }
     }
 
-    fn can_take(&self, more: usize) -> bool {
+    /// Whether there is room for `more` semaphores, and nothing has failed.
+    pub(super) fn can_take(&self, more: usize) -> bool {
         let state = lock(&self.state);
         state.room >= more && state.connections.values().all(|(_, id)| self.service.check(*id).is_ok())
     }

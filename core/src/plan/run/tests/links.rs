@@ -9,7 +9,7 @@ use crate::error::ErrorKind;
 
 const ELEMENTS: usize = 256;
 
-fn links(executor: &Executor) -> &Arc<Links> {
+fn links_of(executor: &Executor) -> &Arc<Links> {
     &executor.inner.ports.as_ref().unwrap().0.links
 }
 
@@ -19,8 +19,8 @@ fn rig<'c>(comms: &'c [Communicator], plan: &Plan) -> Rig<'c> {
 
 fn assert_shared(one: &Rig<'_>, other: &Rig<'_>, shared: bool) {
     for (one, other) in one.executors.iter().zip(&other.executors) {
-        assert_eq!(Arc::ptr_eq(links(one), links(other)), shared);
-        assert_eq!(links(other).len(), 1, "to the only peer");
+        assert_eq!(Arc::ptr_eq(links_of(one), links_of(other)), shared);
+        assert_eq!(links_of(other).len(), 1, "to the only peer");
     }
 }
 
@@ -35,6 +35,9 @@ fn all_plans_have_one_connection_to_a_peer() {
     let mut third = rig(&comms, &samples::port_all_gather());
     assert_shared(&first, &second, true);
     assert_shared(&first, &third, true);
+    // A channel of each of three plans, of those for which a proxy has room.
+    let links = links_of(&first.executors[0]);
+    assert!(links.can_take(4096 - 3) && !links.can_take(4096 - 2));
     for _ in 0..3 {
         for rig in [&mut first, &mut between, &mut second, &mut third] {
             rig.as_simulated(ELEMENTS, None);
@@ -56,7 +59,7 @@ fn a_rank_that_has_none_any_more_makes_new_ones_with_its_peers() {
     let kept = first.executors[0].clone();
     drop(first);
     let mut second = rig(&comms, &samples::port_all_gather());
-    assert!(!Arc::ptr_eq(links(&kept), links(&second.executors[0])), "the peer has none of these");
+    assert!(!Arc::ptr_eq(links_of(&kept), links_of(&second.executors[0])), "the peer has none of these");
     second.as_simulated(ELEMENTS, None);
     let mut third = rig(&comms, &samples::port_packets());
     assert_shared(&second, &third, true);
@@ -70,7 +73,7 @@ fn those_of_a_proxy_that_has_stopped_are_used_no_more() {
     let _alone = alone();
     let comms = ranks(2);
     let first = rig(&comms, &samples::port_all_gather());
-    links(&first.executors[1]).service().stop(LIMIT).unwrap();
+    links_of(&first.executors[1]).service().stop(LIMIT).unwrap();
     let mut second = rig(&comms, &samples::port_all_gather());
     assert_shared(&first, &second, false);
     second.as_simulated(ELEMENTS, None);
