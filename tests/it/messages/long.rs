@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aqueduct::message::{Delivery, Message, Messenger, Reason, Sent, SentLong};
+use aqueduct::message::{Delivery, Message, Messenger, Reason, SentLong};
 use aqueduct::{ErrorKind, Result};
 use aqueduct_tests::paint;
 

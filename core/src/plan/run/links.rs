@@ -74,7 +74,7 @@ impl Links {
     }
 
     /// How many connections there are.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.state).connections.len()
     }
