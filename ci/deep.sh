@@ -89,7 +89,8 @@ address() {
 }
 # Data races between host threads: in the library's own tests, where the ranks that use channels are threads of one process, and in each
 # process of ranks that lose a peer or are stopped.
-# One test of changes runs alone: that takes two and a half minutes, and beside others longer than ranks may.
+# Some run one after the other: of changes, which takes two and a half minutes, of ports and of transports. Beside others they may take
+# longer than ranks wait.
 # Kernel memory is excluded: the software device runs the kernels' own races. Load over Ethernet and verbs is left out: with this
 # sanitizer it takes longer than the tests wait.
 # The standard library is compiled too: the sanitizer must see its locks, or it reports races everywhere.
@@ -101,9 +102,10 @@ thread() {
     threaded 1200 -p aqueduct --lib -- \
         net:: bootstrap:: comm:: group:: setup:: memory:: transport:: proxy:: channel:: abort &&
         AQUEDUCT_TEST_RANKS=threads threaded 1800 -p aqueduct-tests --test it -- \
-            channels::soft ports::software::cuda_ipc ports::changes::software ports::refusals::software \
+            channels::soft ports::changes::software ports::refusals::software \
             --skip changes::software::removing_while_kernels_push &&
-        AQUEDUCT_TEST_RANKS=threads threaded 600 -p aqueduct-tests --test it -- changes::software::removing_while_kernels_push &&
+        AQUEDUCT_TEST_RANKS=threads threaded 1800 -p aqueduct-tests --test it -- --test-threads=1 \
+            changes::software::removing_while_kernels_push ports::software::cuda_ipc &&
         threaded 1800 -p aqueduct-tests --test it -- ports::failures
 }
 threaded() { # SECONDS ARGUMENT...
