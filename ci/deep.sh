@@ -101,10 +101,10 @@ thread() {
     fi
     threaded 1200 -p aqueduct --lib -- \
         net:: bootstrap:: comm:: group:: setup:: memory:: transport:: proxy:: channel:: abort &&
-        AQUEDUCT_TEST_RANKS=threads threaded 1800 -p aqueduct-tests --test it -- \
+        AQUEDUCT_TEST_RANKS=threads threaded 1200 -p aqueduct-tests --test it -- \
             channels::soft ports::changes::software ports::refusals::software \
             --skip changes::software::removing_while_kernels_push &&
-        AQUEDUCT_TEST_RANKS=threads threaded 1800 -p aqueduct-tests --test it -- --test-threads=1 \
+        AQUEDUCT_TEST_RANKS=threads threaded 1200 -p aqueduct-tests --test it -- --test-threads=1 \
             changes::software::removing_while_kernels_push ports::software::cuda_ipc &&
         threaded 1800 -p aqueduct-tests --test it -- ports::failures
 }

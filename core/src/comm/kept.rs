@@ -1,4 +1,4 @@
-//! What the users of a communicator share, for as long as one of them keeps it.
+//! A place where the plans of a communicator find what they share, for as long as one of them keeps it.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};

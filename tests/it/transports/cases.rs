@@ -129,6 +129,13 @@ pub(super) fn outstanding(pair: &Pair) {
 
 /// A batch needs at most one doorbell and one completion per 16 writes.
 pub(super) fn batches(pair: &Pair) {
+    // On a busy machine a batch may pause; the bounds are of one that does not.
+    assert!((0..10).any(|_| batch(pair)), "none of ten batches kept to the bounds");
+    pair.rank.barrier();
+}
+
+/// Whether a batch of writes had no more requests, doorbells and completions than one without a pause has.
+fn batch(pair: &Pair) -> bool {
     const WRITES: u64 = 16 * 100;
     pair.connection.flush(soon()).unwrap();
     let before = pair.connection.counters();
@@ -143,24 +150,19 @@ pub(super) fn batches(pair: &Pair) {
     let (doorbells, completions) =
         (after.doorbells - before.doorbells, after.completions - before.completions);
     assert_eq!(after.writes - before.writes, WRITES);
-    if matches!(pair.transport, Transport::Ib(_)) {
-        println!("{requests} requests, {doorbells} doorbells, {completions} completions");
-        // Where the last request of a queue pair is unsignalled, a flush adds one that is, and so does the service thread if this
-        // thread pauses in the middle of the batch. Each rings the doorbell and completes.
-        assert!((1..=WRITES / 16).contains(&doorbells), "{requests} requests, {doorbells} doorbells");
-        assert!(
-            (WRITES..=WRITES + doorbells).contains(&requests),
-            "{requests} requests, {doorbells} doorbells"
-        );
-        let added = requests - WRITES;
-        assert!(
-            (1..=WRITES / 16 + added).contains(&completions),
-            "{requests} requests, {completions} completions"
-        );
-    } else {
+    if !matches!(pair.transport, Transport::Ib(_)) {
         assert_eq!((requests, doorbells, completions), (0, 0, 0));
+        return true;
     }
-    pair.rank.barrier();
+    println!("{requests} requests, {doorbells} doorbells, {completions} completions");
+    // Where the last request of a queue pair is unsignalled, a flush adds one that is, and so does the service thread whenever the batch
+    // pauses. Each of them completes.
+    let added = requests.checked_sub(WRITES).expect("a request for each write");
+    assert!(
+        (1..=WRITES / 16 + added).contains(&completions),
+        "{requests} requests, {completions} completions"
+    );
+    added <= 4 && (1..=WRITES / 16).contains(&doorbells) && completions <= WRITES / 16
 }
 
 pub(super) fn zero_bytes(pair: &Pair) {
