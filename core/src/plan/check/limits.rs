@@ -49,8 +49,13 @@ pub fn limits(plan: &Plan) -> Vec<Finding> {
                     beyond.get_or_insert(position);
                 }
                 if let Op::Move(moved) = op {
-                    let what = format_args!("operands in a move of block {block}");
-                    within(what, operands(moved).count(), MAX_OPERANDS, Some(position));
+                    let count = operands(moved).count();
+                    within(
+                        format_args!("operands in a move of block {block}"),
+                        count,
+                        MAX_OPERANDS,
+                        Some(position),
+                    );
                 }
             }
             within(format_args!("operations in block {block}"), count, MAX_OPERATIONS, beyond);
