@@ -60,8 +60,8 @@ pub(super) fn before_a_signal(pair: &Pair) {
         pair.semaphore.wait(soon()).unwrap();
         load(&pair.inbox, 0, &vec![0xDD; PART]);
         pair.connection.flush(soon()).unwrap();
-        let what = format_args!("read before the signal of round {round}");
-        assert_same(&look(&pair.source, 0, PART), &bytes(pair.peer, 640 + round, PART), what);
+        let (seen, expected) = (look(&pair.source, 0, PART), bytes(pair.peer, 640 + round, PART));
+        assert_same(&seen, &expected, format_args!("read before the signal of round {round}"));
         pair.rank.barrier();
     }
 }
