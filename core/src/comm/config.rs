@@ -127,8 +127,8 @@ impl CommunicatorConfig {
         self
     }
 
-    /// The same with another number of Device2Device semaphores that this rank can have at one time; 4096. They share one
-    /// small allocation.
+    /// The same with another number of semaphores that this rank can have at one time for kernels, those of port channels and plans
+    /// included, and of as many for the host; 4096. They share one small allocation each.
     #[must_use]
     pub fn with_max_semaphores(mut self, count: u32) -> Self {
         self.max_semaphores = count;

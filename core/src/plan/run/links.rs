@@ -25,12 +25,19 @@ pub(super) struct Links {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// Each with a semaphore of it, whose failure is the connection's.
-    connections: HashMap<Way, (Connection, SemaphoreId)>,
-    /// Semaphores for which the service has room.
-    room: usize,
+    /// Each with its semaphores, whose failure is the connection's.
+    connections: HashMap<Way, (Connection, Vec<SemaphoreId>)>,
+    /// Whether one had failed whose semaphores have gone.
+    has_failed: bool,
+}
+
+/// Numbers that a transaction wants of the proxy on this rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demand {
+    pub(super) semaphores: usize,
+    pub(super) memories: usize,
 }
 
 /// What one transaction uses of the links, and adds to them.
@@ -40,24 +47,28 @@ pub(super) struct Linking<'c> {
     /// `None` while no plan has wanted any.
     links: Option<Arc<Links>>,
     new: HashMap<Way, Pending<Connection>>,
-    /// Semaphores that the transaction wants.
-    semaphores: usize,
+    demand: Demand,
 }
 
 impl Links {
-    /// What plans of `comm` have left, and the number that stands for it: 0 if there is nothing that `more` semaphores could use.
-    pub(super) fn find(comm: &Communicator, more: usize) -> (u64, Option<Arc<Self>>) {
+    /// What plans of `comm` have left, and the number that stands for it: 0 if there is nothing that has room for `demand`.
+    pub(super) fn find(comm: &Communicator, demand: Demand) -> (u64, Option<Arc<Self>>) {
         let (number, links) = comm.links().get::<Self>();
         match &links {
-            Some(links) if !links.can_take(more) => (0, None),
+            Some(links) if !links.can_take(demand) => (0, None),
             _ => (number, links),
         }
     }
 
-    /// Whether there is room for `more` semaphores, and nothing has failed.
-    pub(super) fn can_take(&self, more: usize) -> bool {
+    /// Whether there is room for `demand`, and nothing has failed.
+    pub(super) fn can_take(&self, demand: Demand) -> bool {
+        let (semaphores, memories) = self.service.room();
         let state = lock(&self.state);
-        state.room >= more && state.connections.values().all(|(_, id)| self.service.check(*id).is_ok())
+        let mut all = state.connections.values().flat_map(|(_, semaphores)| semaphores);
+        semaphores >= demand.semaphores
+            && memories >= demand.memories
+            && !state.has_failed
+            && all.all(|id| self.service.check(*id).is_ok())
     }
 
     pub(super) fn service(&self) -> &ProxyService {
@@ -68,9 +79,21 @@ impl Links {
     pub(super) fn add(&self, way: Way, semaphore: &Host2DeviceSemaphore) -> Result<SemaphoreId> {
         let id = self.service.add_semaphore(semaphore)?;
         let mut state = lock(&self.state);
-        state.room = state.room.saturating_sub(1);
-        state.connections.entry(way).or_insert_with(|| (semaphore.connection().clone(), id));
+        let new = || (semaphore.connection().clone(), Vec::new());
+        state.connections.entry(way).or_insert_with(new).1.push(id);
         Ok(id)
+    }
+
+    /// Removes the semaphore of a port channel that has gone, behind what its kernels have pushed.
+    pub(super) fn retire(&self, way: Way, id: SemaphoreId) {
+        let mut state = lock(&self.state);
+        state.has_failed |= self.service.check(id).is_err();
+        if let Some((_, semaphores)) = state.connections.get_mut(&way) {
+            semaphores.retain(|known| *known != id);
+        }
+        drop(state);
+        // A service that has failed or stopped has let go of it.
+        let _ = self.service.retire_semaphore(id);
     }
 
     /// How many connections there are.
@@ -82,9 +105,9 @@ impl Links {
 
 impl<'c> Linking<'c> {
     /// Goes on with `links`, which all ranks have agreed on, or begins anew. Until [`keep`](Self::keep), nobody finds any.
-    pub(super) fn begin(comm: &'c Communicator, links: Option<Arc<Links>>, semaphores: usize) -> Self {
+    pub(super) fn begin(comm: &'c Communicator, links: Option<Arc<Links>>, demand: Demand) -> Self {
         comm.links().clear();
-        Self { comm, links, new: HashMap::new(), semaphores }
+        Self { comm, links, new: HashMap::new(), demand }
     }
 
     pub(super) fn links(&mut self) -> Result<Arc<Links>> {
@@ -92,11 +115,10 @@ impl<'c> Linking<'c> {
             return Ok(links.clone());
         }
         // With room for some transactions more.
-        let room = ProxyServiceConfig::default().max_semaphores.max(4 * self.semaphores).min(1 << 16);
+        let room = ProxyServiceConfig::default().max_semaphores.max(4 * self.demand.semaphores).min(1 << 16);
         let config = ProxyServiceConfig { max_semaphores: room, ..ProxyServiceConfig::default() };
         let service = ProxyService::start(self.comm, config)?;
-        let state = Mutex::new(State { connections: HashMap::new(), room });
-        Ok(self.links.insert(Arc::new(Links { service, state })).clone())
+        Ok(self.links.insert(Arc::new(Links { service, state: Mutex::default() })).clone())
     }
 
     /// The connection to a peer. A new one gets `tag`: both ends ask for it first for the same channel.

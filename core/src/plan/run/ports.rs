@@ -25,13 +25,12 @@ pub(super) struct PendingPorts {
     semaphores: Vec<(Way, Pending<Host2DeviceSemaphore>)>,
 }
 
-/// The port channels of a rank. What a call has pushed behind its last flush may still be in the proxy's FIFO when this is dropped, so the
-/// service keeps the semaphores until it ends.
+/// The port channels of a rank. They leave the service with this, but behind what the last calls have pushed.
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) links: Arc<Links>,
-    /// Number and peer of each channel.
-    semaphores: Vec<(SemaphoreId, u32)>,
+    /// Of each channel.
+    pub(super) semaphores: Vec<(Way, SemaphoreId)>,
 }
 
 /// The way by which a port channel reaches a peer, unless the user chose one: both ends see the same.
@@ -74,17 +73,22 @@ impl PendingPorts {
 
     /// The channels, once `setup()` has resolved what [`begin`](Self::begin) asked for.
     pub(super) fn finish(self) -> Result<Ports> {
-        let links = self.links;
-        let add = |(way, pending): (Way, Pending<Host2DeviceSemaphore>)| {
-            let semaphore = pending.get()?;
-            Ok((links.add(way, &semaphore)?, semaphore.peer()))
-        };
-        let semaphores = self.semaphores.into_iter().map(add).collect::<Result<_>>()?;
-        Ok(Ports { links, semaphores })
+        let mut ports = Ports { links: self.links, semaphores: Vec::new() };
+        for (way, pending) in self.semaphores {
+            let id = ports.links.add(way, &pending.get()?)?;
+            ports.semaphores.push((way, id));
+        }
+        Ok(ports)
     }
 }
 
-/// Memories that puts read and write, by their numbers in the service. They leave it with this.
+impl Drop for Ports {
+    fn drop(&mut self) {
+        self.semaphores.iter().for_each(|&(way, id)| self.links.retire(way, id));
+    }
+}
+
+/// Memories that puts read and write, by their numbers in the service. They leave it with this, but behind what the last calls have pushed.
 #[derive(Debug)]
 pub(super) struct Memories {
     service: ProxyService,
@@ -99,7 +103,14 @@ impl Memories {
 
     /// Adds memory of this rank, or of a peer.
     pub(super) fn add(&mut self, whose: Option<u32>, store: Store, memory: &RegisteredMemory) -> Result<()> {
-        self.numbers.insert((whose, store), self.service.add_memory(memory)?);
+        let number = self.service.add_memory(memory).map_err(|error| match error.kind() {
+            ErrorKind::Exhausted => {
+                let message = "the proxy of this communicator's plans has no number left for the plan's buffers: drop plans or shown buffers";
+                Error::new(ErrorKind::Exhausted, "Executor::prepare", message).with_source(error)
+            }
+            _ => error,
+        })?;
+        self.numbers.insert((whose, store), number);
         Ok(())
     }
 }
@@ -108,7 +119,7 @@ impl Drop for Memories {
     fn drop(&mut self) {
         for &number in self.numbers.values() {
             // A service that has failed or stopped has let go of them.
-            let _ = self.service.remove_memory(number);
+            let _ = self.service.retire_memory(number);
         }
     }
 }
@@ -144,7 +155,7 @@ impl Handles {
             if places.contains_key(&address) {
                 continue;
             }
-            let (semaphore, peer) = ports.semaphores[channel as usize];
+            let ((peer, _), semaphore) = ports.semaphores[channel as usize];
             let made = PortChannel::new(
                 ports.links.service(),
                 semaphore,

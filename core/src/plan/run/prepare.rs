@@ -9,7 +9,7 @@ use super::compile::{Compiled, Shortage, Uncompiled, demand, describe, scratch};
 use super::config::ExecutorConfig;
 use super::ir::Plan;
 use super::lane::Lanes;
-use super::links::{self, Linking, Links};
+use super::links::{self, Demand, Linking, Links};
 use super::load::Loader;
 use super::lower::Team;
 use super::multicast;
@@ -86,13 +86,9 @@ pub(super) fn prepare_all<'p>(
         0..=MOST => compile(comm, &drafts, &offers, deadline),
         many => Err(Error::usage(PREPARE, format!("{many} plans at once; give at most {MOST}"))),
     };
-    let semaphores = drafts.iter().map(Draft::port_channels).sum();
-    let (number, known) = Links::find(comm, semaphores);
+    let demand = demand_of(&drafts);
+    let (number, known) = Links::find(comm, demand);
     let ((compiled, agreed), same) = agree(comm, &offers, number, compiled, deadline)?;
-    let mut linking = wanted
-        .iter()
-        .any(|(plan, _)| links::are_wanted(plan))
-        .then(|| Linking::begin(comm, known.filter(|_| same), semaphores));
 
     // Of what all ranks know: it fails on all of them or on none.
     let sized = size_all(&drafts, &agreed, 0)?.map_err(|shortage| {
@@ -101,6 +97,11 @@ pub(super) fn prepare_all<'p>(
         // The ranks have agreed on scratch for all plans together.
         shortage.error(agreed[0], more, comm.size())
     })?;
+    // From here on a failure may leave links on some ranks only.
+    let mut linking = wanted
+        .iter()
+        .any(|(plan, _)| links::are_wanted(plan))
+        .then(|| Linking::begin(comm, known.filter(|_| same), demand));
     let steps = drafts.iter().zip(&sized).zip(&compiled);
     let begun: Result<Vec<Begun>> = steps
         .map(|((draft, sized), (compiled, _))| draft.begin(sized, compiled, &mut linking, deadline))
@@ -127,6 +128,15 @@ pub(super) fn prepare_all<'p>(
         }
     }
     Ok(made)
+}
+
+/// What their port channels want of the proxy on this rank: for each plan with any a number for its arena, and one for each peer's at most.
+fn demand_of(drafts: &[Draft<'_>]) -> Demand {
+    let counts = drafts.iter().map(Draft::port_channels).filter(|count| *count > 0);
+    counts.fold(Demand::default(), |all, count| Demand {
+        semaphores: all.semaphores + count,
+        memories: all.memories + drafts[0].comm.size() as usize,
+    })
 }
 
 /// The sizes of all drafts, with `more` bytes of scratch than every rank has left; or which of them has too little. Plans without a size

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use super::ids::{MemoryId, SemaphoreId};
 use super::registry::{Added, Registry};
-use super::router::{Command, Router};
+use super::router::{Command, End, Removal, Router};
 use super::state::{PortCounters, Ports};
 use crate::comm::{
     AbortReport, Communicator, Connection, Dependency, Host2DeviceSemaphore, Pending, RegisteredMemory,
@@ -190,7 +190,7 @@ impl ProxyService {
             self.inner.communicator.context().reap();
         }
         let id = lock(&self.inner.registry).add_memory(memory)?;
-        self.inner.tell_all(|| Command::AddMemory(id, memory.clone()))?;
+        self.inner.tell_all(|_| Command::AddMemory(id, memory.clone()))?;
         Ok(id)
     }
 
@@ -204,7 +204,7 @@ impl ProxyService {
     /// `InvalidUsage` if there is none of this number.
     pub fn remove_semaphore(&self, id: SemaphoreId) -> Result<()> {
         let shard = lock(&self.inner.registry).remove_semaphore(id)?;
-        self.inner.shards[shard].send(Command::RemoveSemaphore(id))
+        self.inner.shards[shard].send(Command::Remove(Removal::Semaphore(id)))
     }
 
     /// Removes a memory. Puts that the proxy has taken from the FIFO are served and keep the memory alive; those that it finds
@@ -217,10 +217,38 @@ impl ProxyService {
     /// `InvalidUsage` if there is none of this number.
     pub fn remove_memory(&self, id: MemoryId) -> Result<()> {
         let removed = lock(&self.inner.registry).remove_memory(id)?;
-        let told = self.inner.tell_all(|| Command::RemoveMemory(id));
+        let told = self.inner.tell_all(|_| Command::Remove(Removal::Memory(id)));
         // Behind the commands: nobody can add a memory of this number before the proxies have dropped this one.
         drop(removed);
         told
+    }
+
+    /// As [`remove_semaphore`](Self::remove_semaphore), but what kernels that have ended have pushed is served first.
+    pub(crate) fn retire_semaphore(&self, id: SemaphoreId) -> Result<()> {
+        let shard = lock(&self.inner.registry).remove_semaphore(id)?;
+        let shard = &self.inner.shards[shard];
+        shard.send(Command::RemoveBehind(shard.end(), Removal::Semaphore(id)))
+    }
+
+    /// As [`remove_memory`](Self::remove_memory), but what kernels that have ended have pushed is served first.
+    pub(crate) fn retire_memory(&self, id: MemoryId) -> Result<()> {
+        let removed = lock(&self.inner.registry).remove_memory(id)?;
+        let told = self.inner.tell_all(|shard| Command::RemoveBehind(shard.end(), Removal::Memory(id)));
+        // As above.
+        drop(removed);
+        told
+    }
+
+    /// Lets a semaphore fail, as if its connection had.
+    #[cfg(test)]
+    pub(crate) fn fail(&self, id: SemaphoreId, error: &Error) {
+        self.inner.ports.fail(id, error);
+    }
+
+    /// How many semaphores and how many memories more would get numbers now.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        self.inner.communicator.context().reap();
+        lock(&self.inner.registry).room()
     }
 
     /// `Ok` while requests for this semaphore are served.
@@ -298,12 +326,17 @@ impl PendingSemaphore {
 }
 
 impl Inner {
-    fn tell_all(&self, command: impl Fn() -> Command) -> Result<()> {
-        self.shards.iter().map(|shard| shard.send(command())).fold(Ok(()), Result::and)
+    fn tell_all(&self, command: impl Fn(&Shard) -> Command) -> Result<()> {
+        self.shards.iter().map(|shard| shard.send(command(shard))).fold(Ok(()), Result::and)
     }
 }
 
 impl Shard {
+    /// Of what kernels that have ended have pushed to it.
+    fn end(&self) -> End {
+        End::of(self.proxy.queue())
+    }
+
     /// Sends a command, which takes effect before any trigger that a kernel pushes after this call.
     fn send(&self, command: Command) -> Result<()> {
         self.proxy.check()?;

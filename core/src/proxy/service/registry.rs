@@ -76,14 +76,22 @@ impl Registry {
 
     /// Whether a semaphore more would get no number now.
     pub(super) fn is_full(&mut self) -> bool {
-        self.semaphore_numbers.take_back(&self.fifos);
-        self.semaphore_numbers.is_empty()
+        self.room().0 == 0
     }
 
     /// Whether a memory more would get no number now.
     pub(super) fn is_full_of_memories(&mut self) -> bool {
-        self.memory_numbers.take_back(&self.fifos);
-        self.memory_numbers.is_empty()
+        self.room().1 == 0
+    }
+
+    /// How many semaphores and how many memories more would get numbers now.
+    pub(super) fn room(&mut self) -> (usize, usize) {
+        let all = [&mut self.semaphore_numbers, &mut self.memory_numbers];
+        let [semaphores, memories] = all.map(|numbers| {
+            numbers.take_back(&self.fifos);
+            numbers.room()
+        });
+        (semaphores, memories)
     }
 
     /// Gives a semaphore a number and a proxy.

@@ -1,6 +1,7 @@
 //! The handler of a service's proxies: gives each trigger to its connection's queue.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -11,21 +12,49 @@ use super::queue::{ConnectionQueue, Request, Route, Tables};
 use super::state::Ports;
 use crate::comm::{Claim, Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::proxy::fifo::Fifo;
 use crate::proxy::handler::{ProxyHandler, ProxyHandlerResult};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A change of a router's tables.
 pub(super) enum Command {
     AddSemaphore(SemaphoreId, Host2DeviceSemaphore, Arc<Claim>),
-    RemoveSemaphore(SemaphoreId),
     AddMemory(MemoryId, RegisteredMemory),
-    RemoveMemory(MemoryId),
+    Remove(Removal),
+    /// As soon as the requests before this end have been taken.
+    RemoveBehind(End, Removal),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Removal {
+    Semaphore(SemaphoreId),
+    Memory(MemoryId),
+}
+
+/// A position behind what kernels that have ended have pushed.
+#[derive(Debug)]
+pub(super) struct End {
+    fifo: Fifo,
+    position: u64,
+}
+
+impl End {
+    /// Of what kernels that have ended by now have pushed.
+    pub(super) fn of(fifo: &Fifo) -> Self {
+        Self { fifo: fifo.clone(), position: fifo.end_of_written() }
+    }
+
+    fn is_popped(&self) -> bool {
+        self.fifo.is_popped(self.position)
+    }
 }
 
 pub(super) struct Router {
     commands: mpsc::Receiver<Command>,
     sent: Arc<AtomicU64>,
     seen: u64,
+    /// Removals that wait for requests in the FIFO, in the order in which they were sent.
+    later: VecDeque<(End, Removal)>,
     ports: Arc<Ports>,
     tables: Tables,
     queues: Vec<Option<ConnectionQueue>>,
@@ -51,6 +80,7 @@ impl Router {
             commands,
             sent,
             seen: 0,
+            later: VecDeque::new(),
             ports,
             tables: Tables::default(),
             queues: Vec::new(),
@@ -62,16 +92,35 @@ impl Router {
 
     /// Executes new commands. A trigger that a kernel pushed after a command was sent is handled after the command.
     fn execute_commands(&mut self) {
+        self.execute_due();
         let sent = self.sent.load(Ordering::Acquire);
         while self.seen != sent {
             let Ok(command) = self.commands.try_recv() else { break };
             self.seen += 1;
+            // A number is given to the next object only behind the requests that name the one before: then that one's removal is due.
+            self.execute_due();
             match command {
                 Command::AddMemory(id, memory) => set(&mut self.tables.memories, id.0, Some(memory)),
-                Command::RemoveMemory(id) => set(&mut self.tables.memories, id.0, None),
                 Command::AddSemaphore(id, semaphore, claim) => self.add(id, semaphore, claim),
-                Command::RemoveSemaphore(id) => self.remove(id),
+                Command::Remove(removal) => self.remove(removal),
+                Command::RemoveBehind(end, removal) => self.later.push_back((end, removal)),
             }
+        }
+    }
+
+    /// Executes the removals that no request in the FIFO needs to wait for any more. A request that is being handled is not popped yet.
+    fn execute_due(&mut self) {
+        while self.later.front().is_some_and(|(end, _)| end.is_popped()) {
+            if let Some((_, removal)) = self.later.pop_front() {
+                self.remove(removal);
+            }
+        }
+    }
+
+    fn remove(&mut self, removal: Removal) {
+        match removal {
+            Removal::Semaphore(id) => self.remove_semaphore(id),
+            Removal::Memory(id) => set(&mut self.tables.memories, id.0, None),
         }
     }
 
@@ -100,7 +149,7 @@ impl Router {
         set(&mut self.tables.routes, id.0, Some(Route { queue: index, semaphore }));
     }
 
-    fn remove(&mut self, id: SemaphoreId) {
+    fn remove_semaphore(&mut self, id: SemaphoreId) {
         self.ports.fail(id, &unknown_semaphore(id));
         let Some(index) = self.tables.route(id).map(|route| route.queue) else { return };
         if let Some(queue) = &mut self.queues[index] {

@@ -11,7 +11,7 @@ use aqueduct_ptx::abi::{ChannelTrigger, TriggerKind};
 use super::ids::{MemoryId, SemaphoreId};
 use super::proxy_service::{ProxyService, ProxyServiceConfig};
 use super::registry::{Added, Registry};
-use super::router::{Command, Router};
+use super::router::{Command, End, Removal, Router};
 use super::state::{PortCounters, Ports};
 use crate::bootstrap;
 use crate::comm::{Communicator, CommunicatorConfig, Host2DeviceSemaphore, RegisteredMemory, Transport};
@@ -89,7 +89,7 @@ impl Service {
 
     fn remove_semaphore(&mut self, id: SemaphoreId) {
         self.registry.remove_semaphore(id).unwrap();
-        self.tell(Command::RemoveSemaphore(id));
+        self.tell(Command::Remove(Removal::Semaphore(id)));
     }
 
     fn add_memory(&mut self, memory: &RegisteredMemory) -> Result<MemoryId> {
@@ -100,7 +100,7 @@ impl Service {
 
     fn remove_memory(&mut self, id: MemoryId) {
         let removed = self.registry.remove_memory(id).unwrap();
-        self.tell(Command::RemoveMemory(id));
+        self.tell(Command::Remove(Removal::Memory(id)));
         drop(removed);
     }
 
@@ -128,6 +128,70 @@ impl Service {
 
 fn is_exhausted(error: &Error) -> bool {
     error.kind() == ErrorKind::Exhausted && error.message().contains("1 of them by removed")
+}
+
+/// Nobody waits for the last put of a plan: it may still lie in the FIFO when the plan is dropped.
+#[test]
+fn what_is_retired_stays_for_the_requests_that_lie_in_the_fifo() {
+    let (context, comm, [semaphore, _]) = one_rank();
+    let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+    let mut service = Service::new(&context);
+    let id = service.add_semaphore(&semaphore).unwrap();
+    let memory = service.add_memory(&comm.register_memory(&buffer, Transport::CudaIpc).unwrap()).unwrap();
+    let put = ChannelTrigger {
+        kind: TriggerKind::DATA,
+        semaphore: id.0,
+        dst_id: memory.0,
+        src_id: memory.0,
+        size: 8,
+        ..ChannelTrigger::default()
+    };
+    service.push(put);
+    service.registry.remove_semaphore(id).unwrap();
+    let removed = service.registry.remove_memory(memory).unwrap();
+    for removal in [Removal::Memory(memory), Removal::Semaphore(id)] {
+        service.tell(Command::RemoveBehind(End::of(&service.fifo), removal));
+    }
+    drop(removed);
+    service.push(put);
+    service.router.progress().unwrap();
+    service.handle();
+    service.ports.check(id).unwrap();
+    assert_eq!((service.ports.counters(id).puts, service.ports.dropped()), (1, 0));
+    service.consumer.pop().unwrap();
+    service.handle();
+    assert_eq!((service.ports.counters(id).puts, service.ports.dropped()), (1, 1), "pushed behind it");
+    service.give_up(id);
+}
+
+/// The proxy hears of both at once.
+#[test]
+fn what_is_retired_leaves_before_the_next_user_of_its_number_comes() {
+    let (context, comm, [semaphore, _]) = one_rank();
+    let memory =
+        comm.register_memory(&Arc::new(GpuBuffer::new(&context, 64).unwrap()), Transport::CudaIpc).unwrap();
+    let mut service = Service::new(&context);
+    let id = service.add_semaphore(&semaphore).unwrap();
+    let first = service.add_memory(&memory).unwrap();
+    service.router.progress().unwrap();
+    let removed = service.registry.remove_memory(first).unwrap();
+    service.tell(Command::RemoveBehind(End::of(&service.fifo), Removal::Memory(first)));
+    drop(removed);
+    context.settle();
+    let second = service.add_memory(&memory).unwrap();
+    assert_eq!(first, second);
+    service.router.progress().unwrap();
+    service.push(ChannelTrigger {
+        kind: TriggerKind::DATA,
+        semaphore: id.0,
+        dst_id: second.0,
+        src_id: second.0,
+        size: 8,
+        ..ChannelTrigger::default()
+    });
+    service.handle();
+    service.ports.check(id).unwrap();
+    assert_eq!(service.ports.counters(id).puts, 1);
 }
 
 /// The proxy has heard of the removal, nobody has the number and nothing runs, but the last request is still to come.

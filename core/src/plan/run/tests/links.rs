@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use super::super::super::{Element, Plan, samples};
-use super::super::links::Links;
-use super::{Communicator, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks};
-use crate::error::ErrorKind;
+use super::super::links::{Demand, Links};
+use super::{
+    Communicator, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks, ranks_with,
+};
+use crate::comm::CommunicatorConfig;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind};
+use crate::gpu::Driver;
 
 const ELEMENTS: usize = 256;
 
@@ -37,7 +42,9 @@ fn all_plans_have_one_connection_to_a_peer() {
     assert_shared(&first, &third, true);
     // A channel of each of three plans, of those for which a proxy has room.
     let links = links_of(&first.executors[0]);
-    assert!(links.can_take(4096 - 3) && !links.can_take(4096 - 2));
+    let can_take = |semaphores, memories| links.can_take(Demand { semaphores, memories });
+    assert!(can_take(4096 - 3, 0) && !can_take(4096 - 2, 0));
+    assert!(!can_take(0, 1 << 16), "each plan has memories");
     for _ in 0..3 {
         for rig in [&mut first, &mut between, &mut second, &mut third] {
             rig.as_simulated(ELEMENTS, None);
@@ -47,6 +54,31 @@ fn all_plans_have_one_connection_to_a_peer() {
     drop((first, third));
     second.as_simulated(ELEMENTS, None);
     drop((second, between));
+    close(&comms);
+}
+
+/// All semaphores of a communicator are as many as it has been given room for.
+#[test]
+fn a_plan_that_stays_does_not_keep_what_others_had() {
+    const SEMAPHORES: u32 = 4;
+    let _alone = alone();
+    let config = CommunicatorConfig::default().with_max_semaphores(SEMAPHORES);
+    let comms = ranks_with(&Driver::software(cuda_soft::driver_table()).unwrap(), 2, config);
+    let mut stays = rig(&comms, &samples::port_all_gather());
+    let room = || [0, 1].map(|rank: usize| links_of(&stays.executors[rank]).service().room());
+    let before = room();
+    for _ in 0..3 * SEMAPHORES {
+        let mut goes = rig(&comms, &samples::port_packets());
+        assert_shared(&stays, &goes, true);
+        goes.as_simulated(ELEMENTS, None);
+        drop(goes);
+    }
+    let deadline = Deadline::after(LIMIT);
+    while room() != before {
+        assert!(!deadline.expired(), "memories, too, leave the proxy");
+    }
+    stays.as_simulated(ELEMENTS, None);
+    drop(stays);
     close(&comms);
 }
 
@@ -77,6 +109,63 @@ fn those_of_a_proxy_that_has_stopped_are_used_no_more() {
     let mut second = rig(&comms, &samples::port_all_gather());
     assert_shared(&first, &second, false);
     second.as_simulated(ELEMENTS, None);
+    drop((first, second));
+    close(&comms);
+}
+
+#[test]
+fn a_connection_that_had_failed_is_used_no_more_although_its_plan_has_gone() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let [first, second] = [(); 2].map(|()| rig(&comms, &samples::port_all_gather()));
+    assert_shared(&first, &second, true);
+    let ports = &first.executors[1].inner.ports.as_ref().unwrap().0;
+    ports.links.service().fail(ports.semaphores[0].1, &Error::peer_lost("test", 0, "it failed"));
+    drop(first);
+    let mut third = rig(&comms, &samples::port_all_gather());
+    assert_shared(&second, &third, false);
+    third.as_simulated(ELEMENTS, None);
+    drop((second, third));
+    close(&comms);
+}
+
+/// Objects may then be there on some ranks and not on others.
+#[test]
+fn ranks_of_which_one_had_no_room_begin_anew() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let first = rig(&comms, &samples::port_all_gather());
+    // The first plan has a block, and the next one would have another.
+    let full = comms[0].context().reserve("test", (1, 2), true, None).unwrap();
+    let errors = everywhere(&comms, |comm| {
+        let config = ExecutorConfig::default().with_variants([(Element::I32, None)]).with_max_bytes(4096);
+        Ok(Executor::prepare(comm, &samples::port_packets(), config, LIMIT).unwrap_err().kind())
+    });
+    let kinds: Vec<ErrorKind> = errors.into_iter().map(Result::unwrap).collect();
+    assert_eq!(kinds, [ErrorKind::InvalidUsage, ErrorKind::Remote]);
+    drop(full);
+    let mut second = rig(&comms, &samples::port_packets());
+    assert_shared(&first, &second, false);
+    second.as_simulated(ELEMENTS, None);
+    drop((first, second));
+    close(&comms);
+}
+
+/// Every rank finds that a plan's scratch is too large, before any of them has made anything.
+#[test]
+fn a_plan_that_finds_no_memory_costs_no_plan_its_links() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let first = rig(&comms, &samples::port_all_gather());
+    let errors = everywhere(&comms, |comm| {
+        let config = ExecutorConfig::default().with_variants([(Element::I32, None)]).with_max_bytes(1 << 50);
+        Ok(Executor::prepare(comm, &samples::port_packets(), config, LIMIT).unwrap_err().kind())
+    });
+    for kind in errors {
+        assert_ne!(kind.unwrap(), ErrorKind::Internal);
+    }
+    let second = rig(&comms, &samples::port_packets());
+    assert_shared(&first, &second, true);
     drop((first, second));
     close(&comms);
 }
