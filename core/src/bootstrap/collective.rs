@@ -9,7 +9,8 @@
 //! made from its ranks, so that barriers of different groups may overlap.
 //!
 //! A rank that fails sends the reason to the ranks it would have sent to in later rounds, and they do the same. So each rank
-//! learns which rank was lost, and not only that the rank it waits for has given up.
+//! learns which rank was lost, and not only that the rank it waits for has given up. Those that do not wait for it in this call learn it
+//! when it leaves (see `TcpBootstrap`).
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
@@ -20,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::Secret;
-use crate::wire::{Reader, WireError, Writer};
+use crate::wire::{Reader, WireError, WireResult, Writer};
 
 /// Tags from here on belong to the collective calls of [`Bootstrap`]; users' tags are below.
 pub const RESERVED_TAGS: u64 = 1 << 63;
@@ -285,9 +286,15 @@ fn failure(error: &Error) -> Vec<u8> {
 
 fn told(how: u8, error: &Error) -> Vec<u8> {
     let mut w = Writer::new();
-    w.u8(how).u8(u8::from(error.kind() == ErrorKind::PeerLost)).u32(error.peer().unwrap_or(u32::MAX));
-    w.str_cut(error.message(), MAX_TEXT);
+    w.u8(how);
+    write_reason(&mut w, error);
     w.finish()
+}
+
+/// Why a rank has given up.
+pub(super) fn write_reason(w: &mut Writer, error: &Error) {
+    w.u8(u8::from(error.kind() == ErrorKind::PeerLost)).u32(error.peer().unwrap_or(u32::MAX));
+    w.str_cut(error.message(), MAX_TEXT);
 }
 
 /// The rest of a message from rank `from`; an error if it is why that rank gave up.
@@ -296,18 +303,28 @@ fn open<'a>(op: &'static str, from: u32, message: &'a [u8]) -> Result<Reader<'a>
     if r.u8()? == FINE {
         return Ok(r);
     }
+    Err(read_reason(op, from, r)?)
+}
+
+/// Why rank `from` has given up, which the rest of a message says.
+pub(super) fn read_reason(op: &'static str, from: u32, mut r: Reader<'_>) -> WireResult<Error> {
     let (lost, peer, text) = (r.bool()?, r.u32()?, r.text(MAX_TEXT)?);
     r.finish()?;
     let kind = if lost { ErrorKind::PeerLost } else { ErrorKind::Remote };
     let heard = " (heard from rank ";
     let text = text.split(heard).next().unwrap_or(&text);
     let error = Error::new(kind, op, format!("{text}{heard}{from})"));
-    Err(error.with_peer(if peer == u32::MAX { from } else { peer }))
+    Ok(error.with_peer(if peer == u32::MAX { from } else { peer }))
 }
 
 /// The parent of a rank, counted from the root, is the one without its lowest set bit, so that the root sends
 /// ceil(log2(n)) messages and every other rank at most as many.
-fn broadcast<B: Bootstrap + ?Sized>(b: &B, root: u32, mine: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
+pub(super) fn broadcast<B: Bootstrap + ?Sized>(
+    b: &B,
+    root: u32,
+    mine: &[u8],
+    deadline: Deadline,
+) -> Result<Vec<u8>> {
     const OP: &str = "broadcast";
     exists(OP, root, b.size())?;
     let (size, tag) = (u64::from(b.size()), BROADCAST | u64::from(root));
@@ -396,11 +413,11 @@ fn recv_long<B: Bootstrap + ?Sized>(
     }
 }
 
-fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {
+pub(super) fn barrier<B: Bootstrap + ?Sized>(b: &B, deadline: Deadline) -> Result<()> {
     Call::of_all("barrier", BARRIER, b).meet(b, deadline)
 }
 
-fn group_barrier<B: Bootstrap + ?Sized>(b: &B, ranks: &[u32], deadline: Deadline) -> Result<()> {
+pub(super) fn group_barrier<B: Bootstrap + ?Sized>(b: &B, ranks: &[u32], deadline: Deadline) -> Result<()> {
     const OP: &str = "group_barrier";
     let mut ranks = ranks.to_vec();
     ranks.sort_unstable();

@@ -6,12 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::collective::{self, read_reason, write_reason};
 use super::local::{check_length, no_such_rank};
 use super::mailbox::Mailbox;
 use super::unique_id::{UniqueId, read_address, write_address};
 use super::{Bootstrap, MAX_MESSAGE};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Creator;
 use crate::net::heartbeat::{Monitor, MonitoredLink, TICK};
 use crate::net::{
@@ -24,12 +25,15 @@ use crate::wire::{Reader, WireError, WireResult, Writer};
 pub(super) const MESSAGE: u16 = 1;
 /// A frame without content: a sign of life.
 const ALIVE: u16 = 2;
+/// The last frame of a rank that leaves because it has lost another one: why.
+const FAREWELL: u16 = 3;
 
 /// A rank's bootstrap over TCP.
 ///
 /// Every connection proves the unique id's secret. Connections to other ranks are made at the first message to
 /// them; each rank has one service thread, which also gives signs of life: a rank that is stopped, or cannot be reached any
-/// more, counts as lost after `AQUEDUCT_PEER_TIMEOUT`.
+/// more, counts as lost after `AQUEDUCT_PEER_TIMEOUT`. A rank that has got `PeerLost` from a call and is dropped tells the
+/// ranks it is connected with: whoever waits for it learns which rank was lost first, and not only that this one has left.
 #[derive(Debug)]
 pub struct TcpBootstrap {
     rank: u32,
@@ -43,6 +47,8 @@ pub struct TcpBootstrap {
     /// The link that this rank sends on, per peer: one and the same for good, so that messages stay in order.
     outgoing: Mutex<HashMap<u32, Arc<Mutex<Option<Link>>>>>,
     peers: Arc<Peers>,
+    /// The first loss that a call has returned.
+    loss: Mutex<Option<Error>>,
     creator: Creator,
     // Last: its drop closes the links in an orderly way.
     reactor: Reactor,
@@ -63,11 +69,7 @@ impl TcpBootstrap {
         let listener = network
             .listen_tcp(ip, Claims { purpose: purpose::BOOTSTRAP, scope, from: rank, to: Claims::ANY })?;
         let Address::Tcp(address) = *listener.address() else {
-            return Err(Error::new(
-                crate::ErrorKind::Internal,
-                "bootstrap",
-                "a TCP listener without an IP address",
-            ));
+            return Err(Error::new(ErrorKind::Internal, "bootstrap", "a TCP listener without an IP address"));
         };
         let reactor = Reactor::start(
             "aq-bootstrap",
@@ -88,6 +90,7 @@ impl TcpBootstrap {
             addresses,
             outgoing,
             peers,
+            loss: Mutex::default(),
             creator: Creator::current(),
             reactor,
         };
@@ -172,9 +175,16 @@ impl TcpBootstrap {
         Ok(slot.insert(link).clone())
     }
 
+    /// Remembers the first loss, for those who will wait for this rank when it has left.
+    fn remember(&self, error: &Error) {
+        if error.kind() == ErrorKind::PeerLost {
+            lock(&self.loss).get_or_insert_with(|| error.clone());
+        }
+    }
+
     fn connect(&self, peer: u32, deadline: Deadline) -> Result<Stream> {
         let address = self.addresses[peer as usize].ok_or_else(|| {
-            Error::new(crate::ErrorKind::Internal, "send", format!("the address of rank {peer} is not known"))
+            Error::new(ErrorKind::Internal, "send", format!("the address of rank {peer} is not known"))
         })?;
         let me = Claims { purpose: purpose::BOOTSTRAP, scope: self.scope, from: self.rank, to: peer };
         // A rank that is there answers at once: its service thread does.
@@ -207,18 +217,51 @@ impl Bootstrap for TcpBootstrap {
         }
         let mut w = Writer::new();
         w.u64(tag).raw(bytes);
-        let link = self.link_to(peer, deadline)?;
+        let link = self.link_to(peer, deadline);
         // Wait until the kernel has it, so that dropping the bootstrap right after this loses nothing.
-        link.send(MESSAGE, w.as_bytes(), deadline).map_err(|error| error.of("send"))
+        let sent = link.and_then(|link| link.send(MESSAGE, w.as_bytes(), deadline));
+        sent.map_err(|error| self.peers.farewell(peer).unwrap_or(error).of("send"))
+            .inspect_err(|error| self.remember(error))
     }
 
     fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
         self.check_peer("recv", peer)?;
-        self.peers.mailbox.take(peer, tag, deadline)
+        self.peers.mailbox.take(peer, tag, deadline).inspect_err(|error| self.remember(error))
+    }
+
+    fn all_gather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+        collective::all_gather(self, mine, deadline).inspect_err(|error| self.remember(error))
+    }
+
+    fn broadcast(&self, root: u32, bytes: &[u8], deadline: Deadline) -> Result<Vec<u8>> {
+        collective::broadcast(self, root, bytes, deadline).inspect_err(|error| self.remember(error))
+    }
+
+    fn barrier(&self, deadline: Deadline) -> Result<()> {
+        collective::barrier(self, deadline).inspect_err(|error| self.remember(error))
+    }
+
+    fn group_barrier(&self, ranks: &[u32], deadline: Deadline) -> Result<()> {
+        collective::group_barrier(self, ranks, deadline).inspect_err(|error| self.remember(error))
     }
 
     fn secret(&self) -> Option<Secret> {
         Some(self.secret.clone())
+    }
+}
+
+impl Drop for TcpBootstrap {
+    fn drop(&mut self) {
+        if self.creator.forked() {
+            return;
+        }
+        let Some(error) = lock(&self.loss).take() else { return };
+        let mut w = Writer::new();
+        write_reason(&mut w, &error);
+        for link in self.peers.all_links() {
+            // The reactor sends it before it closes the link. A peer that cannot be told notices that this rank has gone.
+            let _ = link.post(FAREWELL, w.as_bytes());
+        }
     }
 }
 
@@ -239,6 +282,8 @@ struct PeerLinks {
     connecting: bool,
     /// Why the last link closed, while it is not known yet whether there will be another.
     closed: Option<Error>,
+    /// Why the peer leaves, if it has said so.
+    farewell: Option<Error>,
 }
 
 impl Peers {
@@ -257,6 +302,20 @@ impl Peers {
         if let Some(line) = lines.find(|line| line.link.id() == link.id()) {
             line.hear(Instant::now());
         }
+    }
+
+    fn all_links(&self) -> Vec<Link> {
+        let links = lock(&self.links);
+        links.values().flat_map(|peer| &peer.open).map(|line| line.link.clone()).collect()
+    }
+
+    /// Why `peer` leaves, if it has said so.
+    fn farewell(&self, peer: u32) -> Option<Error> {
+        lock(&self.links).get(&peer)?.farewell.clone()
+    }
+
+    fn leaves(&self, peer: u32, why: Error) {
+        lock(&self.links).entry(peer).or_default().farewell.get_or_insert(why);
     }
 
     /// Sends signs of life where one is due, and gives up peers that have been silent for too long.
@@ -318,6 +377,7 @@ impl Peers {
         let mut links = lock(&self.links);
         let links = links.entry(peer).or_default();
         links.open.retain(|known| known.link.id() != link.id());
+        let why = links.farewell.as_ref().unwrap_or(why);
         // The last link: what came over the others has been delivered before, and a connection that the peer made
         // before it closed this one is in the list, because it does not count as made before we have taken it.
         if links.open.is_empty() {
@@ -330,11 +390,21 @@ impl Peers {
     }
 }
 
-/// The tag and the bytes of a message; `None` for a sign of life.
-pub(super) fn read_message(mut frame: Frame) -> WireResult<Option<(u64, Vec<u8>)>> {
+/// What a frame says.
+pub(super) enum Heard {
+    /// A message with its tag.
+    Message(u64, Vec<u8>),
+    SignOfLife,
+    /// Why the peer leaves.
+    Farewell(Error),
+}
+
+/// What a frame of rank `from` says.
+pub(super) fn read_frame(from: u32, mut frame: Frame) -> WireResult<Heard> {
     match frame.kind {
         MESSAGE => {}
-        ALIVE => return Ok(None),
+        ALIVE => return Ok(Heard::SignOfLife),
+        FAREWELL => return read_reason("recv", from, Reader::new(&frame.payload)).map(Heard::Farewell),
         _ => return Err(WireError::Invalid { what: "kind of a bootstrap message" }),
     }
     let mut r = Reader::new(&frame.payload);
@@ -343,7 +413,7 @@ pub(super) fn read_message(mut frame: Frame) -> WireResult<Option<(u64, Vec<u8>)
         return Err(WireError::TooLong { length: r.remaining() as u64, limit: MAX_MESSAGE as u64 });
     }
     frame.payload.drain(..8);
-    Ok(Some((tag, frame.payload)))
+    Ok(Heard::Message(tag, frame.payload))
 }
 
 /// The service thread's side. Holds the shared state, never the bootstrap.
@@ -356,10 +426,13 @@ impl Handler for Receiver {
 
     fn frame(&mut self, link: &Link, frame: Frame) -> Result<()> {
         self.0.heard(link);
-        match read_message(frame)? {
-            Some((tag, message)) => self.0.mailbox.deliver(link.peer().from, tag, message),
-            None => Ok(()),
+        let from = link.peer().from;
+        match read_frame(from, frame)? {
+            Heard::Message(tag, message) => self.0.mailbox.deliver(from, tag, message)?,
+            Heard::Farewell(why) => self.0.leaves(from, why),
+            Heard::SignOfLife => {}
         }
+        Ok(())
     }
 
     fn closed(&mut self, link: &Link, why: &Error) {

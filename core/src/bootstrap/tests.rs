@@ -335,6 +335,42 @@ fn a_killed_process_is_noticed() {
     children[1].wait().unwrap();
 }
 
+/// Rank 1 leaves, rank 0 notices and leaves, and so on: each waits only for the one before. Rank 4 leaves, too, and nobody is told of that,
+/// nor of what did not come in time.
+#[test]
+fn a_rank_that_leaves_because_of_a_loss_tells_those_who_wait_for_it() {
+    let named = ranks(5, |bootstrap| {
+        let (rank, (tag, order)) = (bootstrap.rank(), (5, [1, 0, 2, 3]));
+        let place = order.iter().position(|other| *other == rank)?;
+        let before = order[place.checked_sub(1)?];
+        let late = bootstrap.recv(before, tag + 1, millis(0)).unwrap_err();
+        assert!(matches!(late.kind(), ErrorKind::Timeout | ErrorKind::PeerLost), "{late}");
+        let error = bootstrap.recv(before, tag, soon()).unwrap_err();
+        let gone = bootstrap.send(before, tag, b"", soon()).unwrap_err();
+        bootstrap.recv(4, tag, soon()).unwrap_err();
+        Some([error, gone])
+    });
+    for (rank, errors) in named.into_iter().enumerate() {
+        assert_eq!(errors.is_none(), [1, 4].contains(&rank));
+        for error in errors.into_iter().flatten() {
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(1)), "rank {rank}: {error}");
+        }
+    }
+}
+
+/// Rank 3 hears from rank 2 that the root of their broadcast is gone, and rank 1 from rank 3.
+#[test]
+fn a_rank_that_leaves_because_it_has_heard_of_a_loss_tells_of_it() {
+    let named = ranks(4, |bootstrap| match bootstrap.rank() {
+        0 => None,
+        1 => Some(bootstrap.recv(3, 5, soon()).unwrap_err()),
+        _ => Some(bootstrap.broadcast(0, b"", soon()).unwrap_err()),
+    });
+    for error in named.into_iter().flatten() {
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(0)), "{error}");
+    }
+}
+
 #[test]
 fn a_process_killed_while_joining_is_named_to_the_others() {
     let id = id();

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::super::mailbox::Mailbox;
-use super::super::tcp::{MESSAGE, read_message};
+use super::super::tcp::{Heard, MESSAGE, read_frame};
 use super::super::{Bootstrap, LocalBootstrap, local};
 use crate::deadline::Deadline;
 use crate::error::Result;
@@ -53,7 +53,7 @@ pub fn collective(bytes: &[u8]) -> Option<Vec<u8>> {
     while r.remaining() > 0 {
         let (from, kind) = (u32::from(r.u8().ok()?), r.u16().ok()?);
         let frame = Frame { kind, payload: r.bytes(1 << 16).ok()?.to_vec(), fds: Vec::new() };
-        if let Some((tag, message)) = read_message(frame).ok()? {
+        if let Heard::Message(tag, message) = read_frame(from, frame).ok()? {
             listener.mailbox.deliver(from, tag, message).ok()?;
         }
     }
