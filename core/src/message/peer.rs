@@ -292,8 +292,12 @@ pub struct Read {
 }
 
 impl Read {
-    /// Gives the read up: its completion gets an `Aborted` error soon, and its vector is dropped. False if it has ended already.
+    /// Gives the read up: its completion gets an `Aborted` error soon, and its vector is dropped. False if it has ended already, and
+    /// in a forked child.
     pub fn cancel(&self) -> bool {
+        if self.peer.member.hub.forked() {
+            return false;
+        }
         let error =
             Error::new(ErrorKind::Aborted, "read", "the read was cancelled").with_peer(self.peer.rank());
         let member = &self.peer.member;

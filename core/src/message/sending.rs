@@ -32,9 +32,13 @@ impl Sending {
     }
 
     /// Takes the data back: its completion gets an `Aborted` error soon, after which nobody can read the data any more. The message
-    /// arrives all the same; the receiver's read fails with `Remote`, as that of a revoked token. False if it has ended already.
+    /// arrives all the same; the receiver's read fails with `Remote`, as that of a revoked token. `Aborted` does not say that the
+    /// receiver has no copy: its answer may have been on the way. False if it has ended already, and in a forked child.
     pub fn cancel(&self) -> bool {
         let member = &self.member;
+        if member.hub.forked() {
+            return false;
+        }
         let error = Error::new(ErrorKind::Aborted, "send_long", "the long data was taken back")
             .with_peer(member.rank);
         let mut offers = lock(&self.line.offers);

@@ -188,3 +188,29 @@ fn an_offer_that_is_taken_back_makes_room_for_another() {
     assert_eq!(after, before + 1, "whoever sleeps is not woken");
     until(&[&a, &b], || refused().is_posted());
 }
+
+/// The child has copies of the handles, and shares the descriptor that wakes the parent.
+#[test]
+fn a_forked_child_cancels_nothing() {
+    let (a, b) = (messenger(0), messenger(1));
+    let _queue = b.queue(1).unwrap();
+    let token = b.expose(vec![7; 10]).unwrap();
+    let (to_b, sent, read) = (a.connect(b.address(), SOON).unwrap(), Seen::new(), Seen::new());
+    let SentLong::Posted(sending) = to_b.send_long(1, b"", vec![1; 10], HOUR, sent.adder()).unwrap() else {
+        panic!("there is room")
+    };
+    let reading = to_b.read(&token.token(), 0, vec![0; 10], HOUR, read.adder()).unwrap();
+    // SAFETY: the child calls what does nothing there, and leaves with _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let cancelled = sending.cancel() || reading.cancel();
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(cancelled.into()) };
+    }
+    let mut status = -1;
+    // SAFETY: `child` is ours and `status` is a live output.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    until(&[&a, &b], || read.len() == 1);
+    assert!(sending.cancel());
+}
