@@ -22,6 +22,8 @@ pub(crate) struct Work {
     device: usize,
     begin: Arc<Clock>,
     end: Mutex<Arc<Clock>>,
+    /// Races that had been found when it began.
+    races: usize,
 }
 
 /// A work that has ended.
@@ -49,15 +51,22 @@ impl Checker {
         for past in after.clone() {
             join(&mut begin, &past.known);
         }
-        let id = self.lock().next(after.map(|past| past.id));
+        let mut state = self.lock();
+        let (id, races) = (state.next(after.map(|past| past.id)), state.races.len());
+        drop(state);
         let end = Mutex::new(Arc::clone(&begin));
-        Arc::new(Work { checker: Arc::clone(self), id, device, begin, end })
+        Arc::new(Work { checker: Arc::clone(self), id, device, begin, end, races })
     }
 }
 
 impl Work {
     pub(crate) fn checker(&self) -> &Checker {
         &self.checker
+    }
+
+    /// Whether a race has been found since it began: what it waits for may never come.
+    pub(crate) fn is_moot(&self) -> bool {
+        self.checker.lock().races.len() > self.races
     }
 
     /// The choices that the memory model leaves open, if they are made.

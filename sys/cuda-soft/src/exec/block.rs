@@ -110,7 +110,10 @@ impl Block {
             self.grid.fault(fault);
             Outcome::Done
         });
-        if outcome != Outcome::Waiting {
+        // A loop of weak loads looks like work, also if the kernel that was to store has ended because of a race.
+        let is_moot =
+            outcome == Outcome::Again && self.grid.launch().check.as_ref().is_some_and(|work| work.is_moot());
+        if outcome != Outcome::Waiting && !is_moot {
             self.stalled = None;
             return outcome;
         }
@@ -122,7 +125,7 @@ impl Block {
             self.grid.fault(self.timeout());
             return Outcome::Done;
         }
-        Outcome::Waiting
+        outcome
     }
 
     fn quantum(&mut self, harmless: &Harmless) -> Result<Outcome, Fault> {

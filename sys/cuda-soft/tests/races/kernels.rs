@@ -341,6 +341,29 @@ fn right_programs_have_no_race_and_every_planted_race_is_found() {
     assert!(planted >= 63, "{planted}");
 }
 
+/// The race is found when the writer stores, and ends its kernel before that has stored: the reader would poll for ever.
+#[test]
+fn a_kernel_that_polls_by_weak_loads_ends_when_its_partner_has_found_a_race() {
+    let poll = "
+READ:
+    ld.weak.global.u32 %r0, [%data];
+    st.relaxed.sys.global.u32 [%flag], 1;
+    setp.ne.u32 %p0, %r0, 7;
+    @%p0 bra READ;";
+    let store = "
+WAIT:
+    ld.relaxed.sys.global.u32 %r0, [%flag];
+    setp.ne.u32 %p0, %r0, 1;
+    @%p0 bra WAIT;
+    st.relaxed.sys.global.u32 [%data], 7;";
+    let found = races(|devices| {
+        devices.launch(poll, 1, 1, 1);
+        devices.launch(store, 0, 1, 1);
+    });
+    let [race] = &found[..] else { panic!("{found:?}") };
+    assert!(race.contains("weak") && race.contains("strong"), "{race}");
+}
+
 /// Also where the code of a kernel that is gone lay at the same address.
 #[test]
 fn a_race_is_reported_with_both_lines() {
