@@ -8,7 +8,7 @@ use std::time::Duration;
 use aqueduct::Deadline;
 use aqueduct::bootstrap::{self, Bootstrap, Rendezvous, UniqueId};
 use aqueduct::comm::{Communicator, CommunicatorConfig};
-use aqueduct::gpu::{Context, Device, Driver, GpuBuffer};
+use aqueduct::gpu::{CaptureMode, Context, Device, Driver, GpuBuffer, GraphExec, Stream};
 use aqueduct_tests::ranks;
 
 /// A deadline that no correct test reaches, even on a busy machine.
@@ -67,6 +67,18 @@ impl Rank {
     /// Waits for all ranks.
     pub(crate) fn barrier(&self) {
         self.bootstrap.barrier(soon()).expect("all ranks reach the barrier");
+    }
+
+    /// Captures when all ranks do, with the strictest rules: where ranks are threads, none may allocate while another captures.
+    pub(crate) fn capture(
+        &self,
+        stream: &Stream,
+        record: impl FnOnce(&Stream) -> aqueduct::Result<()>,
+    ) -> GraphExec {
+        self.barrier();
+        let graph = GraphExec::capture(stream, CaptureMode::Global, record).expect("it can be captured");
+        self.barrier();
+        graph
     }
 
     pub(crate) fn buffer(&self, len: usize) -> Arc<GpuBuffer> {

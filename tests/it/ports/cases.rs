@@ -3,7 +3,6 @@
 use aqueduct::ErrorKind;
 use aqueduct::channel::PacketFormat;
 use aqueduct::comm::Transport;
-use aqueduct::gpu::{CaptureMode, GraphExec};
 
 use super::end::{End, LEN};
 use crate::data::{assert_same, bytes};
@@ -158,12 +157,11 @@ pub(super) fn packets(end: &End<'_>) {
 /// A captured exchange is replayed; each replay moves the data that is in the source at that time.
 pub(super) fn graph(end: &End<'_>) {
     let size = 10_000;
-    let graph = GraphExec::capture(&end.stream, CaptureMode::Global, |stream| {
+    let graph = end.rank.capture(&end.stream, |stream| {
         end.channel.put_with_signal(stream, 0, 0, size)?;
         end.channel.wait(stream)?;
         end.channel.flush(stream)
-    })
-    .unwrap();
+    });
     for iteration in 10..16 {
         end.load(&end.local, &bytes(end.me(), iteration, LEN));
         end.rank.barrier();

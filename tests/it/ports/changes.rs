@@ -5,7 +5,7 @@ mod numbers;
 use aqueduct::ErrorKind;
 use aqueduct::channel::PortChannel;
 use aqueduct::comm::{Host2DeviceSemaphore, Transport};
-use aqueduct::gpu::{CaptureMode, GraphExec, Stream};
+use aqueduct::gpu::Stream;
 use aqueduct::proxy::{MemoryId, ProxyService, ProxyServiceConfig, SemaphoreId};
 use aqueduct_ptx::abi::{LEFT_NOT, Operation};
 
@@ -254,10 +254,8 @@ fn a_channel_outlives_its_service(rank: &Rank) {
     for case in BOTH {
         let (service, [end, other]) = two(rank, case);
         end.works(rank.me());
-        let graph = GraphExec::capture(&end.stream, CaptureMode::Global, |stream| {
-            end.channel.put_with_signal_and_flush(stream, 0, 0, 8)
-        })
-        .unwrap();
+        let graph =
+            rank.capture(&end.stream, |stream| end.channel.put_with_signal_and_flush(stream, 0, 0, 8));
         other.channel.wait(&other.stream).unwrap();
         rank.barrier();
         service.stop(soon()).unwrap();

@@ -2,7 +2,6 @@
 
 use aqueduct::ErrorKind;
 use aqueduct::comm::Transport;
-use aqueduct::gpu::{CaptureMode, GraphExec};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig};
 use aqueduct_ptx::abi::{ChannelTrigger, LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, TriggerKind};
 
@@ -177,11 +176,10 @@ fn a_malformed_trigger_ends_one_proxy(rank: &Rank) {
 fn a_recorded_flush_for_a_removed_semaphore(rank: &Rank) {
     for case in CASES {
         let (service, [end, other], _) = two(rank, case, 1);
-        let graph = GraphExec::capture(&end.stream, CaptureMode::Global, |stream| {
+        let graph = rank.capture(&end.stream, |stream| {
             end.channel.put_with_signal_and_flush(stream, 0, 0, 8)?;
             end.channel.flush(stream)
-        })
-        .unwrap();
+        });
         service.remove_semaphore(end.semaphore).unwrap();
         let dropped = service.counters().dropped;
         graph.launch(&end.stream).unwrap();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use aqueduct::ErrorKind;
 use aqueduct::channel::PortChannel;
 use aqueduct::comm::{Host2DeviceSemaphore, Transport};
-use aqueduct::gpu::{CaptureMode, Event, GraphExec, PinnedBuffer, Stream};
+use aqueduct::gpu::{Event, PinnedBuffer, Stream};
 use aqueduct::proxy::{ProxyService, ProxyServiceConfig, SemaphoreId};
 
 use super::{BOTH, LEN, add_once_free, two};
@@ -96,7 +96,7 @@ pub(super) fn a_number_is_free_only_once_no_kernel_can_look_at_its_words(rank: &
     let service = ProxyService::start(&rank.comm, config).unwrap();
     let end = peer_channels(rank, &service, &[(1 - rank.me(), 0)], Transport::CudaIpc, LEN).remove(0);
     let (gate, stream) = (Arc::new(PinnedBuffer::new(context, 8).unwrap()), Stream::new(context).unwrap());
-    let graph = GraphExec::capture(&stream, CaptureMode::Global, |stream| end.channel.wait(stream)).unwrap();
+    let graph = rank.capture(&stream, |stream| end.channel.wait(stream));
     stream.wait_value64(&gate.slice(..).unwrap(), 1).unwrap();
     end.channel.wait(&stream).unwrap();
     service.remove_semaphore(end.semaphore).unwrap();
