@@ -326,6 +326,7 @@ lane release release
 lane linkage ci/linkage.sh --release
 lane main-job timeout 900 ci/main-job.sh --release
 lane sass timeout 900 ci/ptx.sh --sass
+lane loom ci/loom.sh 3
 lane address address
 lane thread thread
 lane races races

@@ -72,6 +72,8 @@ named() {
         esac
     done
     [ ${#names[@]} -gt 0 ] || return 0
+    # What does not compile says so.
+    cargo test --quiet --no-run "${build[@]}" || return
     tests=$(cargo test "${build[@]}" -- --list 2>/dev/null | sed -n 's/: test$//p')
     for name in "${names[@]}"; do
         grep -qF -- "$name" <<<"$tests" || { echo "no test has a name with '$name' (cargo test ${build[*]})"; return 1; }

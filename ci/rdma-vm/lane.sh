@@ -44,8 +44,7 @@ case $lane in
             'nics 2 tests core-tests rdma::tests::nic::nic_'
             'nics 1 tests core-tests transport::verbs::tests::nic_'
             'nics 1 tests it transports::verbs::device_to_device'
-            'nics 1 tests it ports::nic::'
-            'nics 1 tests it messages::verbs_are_used messages::verbs_read messages::verbs_registrations messages::verbs::one_sender messages::verbs::a_message_wakes'
+            'nics 1 tests it messages::verbs_are_used messages::verbs_read messages::verbs::one_sender messages::verbs::a_message_wakes'
             "hosts 2 '$perf Ib0 --memory device -b 64 -e 64K -f 32 -W 16 -n 2'"
         )
         ;;
