@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::gpu::{Context, KeepAlive, Stream, ThreadCaptureMode};
 use crate::outcome::Outcome;
 use crate::service_thread;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// A FIFO and the thread that serves it.
 ///
@@ -49,6 +49,8 @@ struct Shared {
     state: AtomicU32,
     /// Until when a proxy that is being stopped handles what was pushed before.
     drain_until: Mutex<Option<Deadline>>,
+    /// The proxy was dropped and had not stopped: no kernel could push any more.
+    dropped: AtomicBool,
     failure: Failure,
     triggers: AtomicU64,
     bursts: AtomicU64,
@@ -194,13 +196,19 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
+        // Kernels that a stop told to leave stay told.
+        if self.shared.state.load(Ordering::Acquire) == RUN {
+            self.shared.dropped.store(true, Ordering::Release);
+        }
         self.begin_stop(Deadline::after(DRAIN_AFTER_DROP));
     }
 }
 
 impl Outcome for Shared {
     fn outcome(&self, op: &'static str) -> Result<()> {
-        self.check().map_err(|error| error.of(op))
+        let is_dropped = self.dropped.load(Ordering::Acquire);
+        let told = if is_dropped { self.failure.check() } else { self.check() };
+        told.map_err(|error| error.of(op))
     }
 }
 
@@ -257,6 +265,7 @@ impl<H: ProxyHandler> Worker<H> {
         let shared = Arc::new(Shared {
             state: AtomicU32::new(RUN),
             drain_until: Mutex::new(None),
+            dropped: AtomicBool::new(false),
             failure: Failure::default(),
             triggers: AtomicU64::new(0),
             bursts: AtomicU64::new(0),

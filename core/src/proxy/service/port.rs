@@ -9,7 +9,7 @@ use super::ids::{MemoryId, SemaphoreId, unknown_semaphore};
 use super::proxy_service::ProxyService;
 use super::registry::Parts;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::failure::Failure;
 use crate::gpu::KeepAlive;
 use crate::outcome::Outcome;
@@ -55,8 +55,11 @@ struct PortOutcome {
 
 impl Outcome for PortOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
-        self.semaphore.check().map_err(|error| error.of(op))?;
-        self.proxy.outcome(op)
+        match self.semaphore.check() {
+            // The proxy knows whether it was stopped or dropped. Then no kernel was left that could have given up.
+            Err(error) if error.kind() != ErrorKind::Stopped => Err(error.of(op)),
+            _ => self.proxy.outcome(op),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) enum Command {
     AddSemaphore(SemaphoreId, Host2DeviceSemaphore, Arc<Claim>),
     AddMemory(MemoryId, RegisteredMemory),
     Remove(Removal),
-    /// As soon as the requests before this end have been taken.
+    /// As soon as the requests before this end have been taken. No kernel can use the object, so nobody is told.
     RemoveBehind(End, Removal),
 }
 
@@ -102,7 +102,12 @@ impl Router {
             match command {
                 Command::AddMemory(id, memory) => set(&mut self.tables.memories, id.0, Some(memory)),
                 Command::AddSemaphore(id, semaphore, claim) => self.add(id, semaphore, claim),
-                Command::Remove(removal) => self.remove(removal),
+                Command::Remove(removal) => {
+                    if let Removal::Semaphore(id) = removal {
+                        self.ports.fail(id, &unknown_semaphore(id));
+                    }
+                    self.remove(removal);
+                }
                 Command::RemoveBehind(end, removal) => self.later.push_back((end, removal)),
             }
         }
@@ -150,7 +155,6 @@ impl Router {
     }
 
     fn remove_semaphore(&mut self, id: SemaphoreId) {
-        self.ports.fail(id, &unknown_semaphore(id));
         let Some(index) = self.tables.route(id).map(|route| route.queue) else { return };
         if let Some(queue) = &mut self.queues[index] {
             queue.remove(id);

@@ -164,6 +164,31 @@ fn what_is_retired_stays_for_the_requests_that_lie_in_the_fifo() {
     service.give_up(id);
 }
 
+/// Streams are asked later whether kernels gave up.
+#[test]
+fn kernels_that_ended_before_a_service_was_dropped_have_not_given_up() {
+    for stopped in [false, true] {
+        let (context, comm, [semaphore, _]) = one_rank();
+        let service = ProxyService::start(&comm, ProxyServiceConfig::default()).unwrap();
+        let id = service.add_semaphore(&semaphore).unwrap();
+        let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+        let memory = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+        let memory = service.add_memory(&memory).unwrap();
+        let outcome = service.port(id, memory, memory).unwrap().outcome.clone();
+        if stopped {
+            service.stop(soon()).unwrap();
+        }
+        drop(service);
+        let deadline = soon();
+        // Until the proxy has told whoever waits.
+        while semaphore.connection().claim().is_err() {
+            assert!(!deadline.expired(), "it ends");
+        }
+        let told = outcome.outcome("test").map_err(|error| error.kind());
+        assert_eq!(told, if stopped { Err(ErrorKind::Stopped) } else { Ok(()) });
+    }
+}
+
 /// The proxy hears of both at once.
 #[test]
 fn what_is_retired_leaves_before_the_next_user_of_its_number_comes() {

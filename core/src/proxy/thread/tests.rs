@@ -52,8 +52,23 @@ fn a_proxy_that_is_dropped_ends() {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let (tell, told) = mpsc::channel();
-    drop(Proxy::start(&context, ProxyConfig::default(), Ends(tell)).unwrap());
+    let proxy = Proxy::start(&context, ProxyConfig::default(), Ends(tell)).unwrap();
+    let outcome = proxy.outcome();
+    drop(proxy);
     told.recv_timeout(Duration::from_secs(20)).unwrap();
+    outcome.outcome("test").expect("no kernel was left that could be told to leave");
+}
+
+#[test]
+fn a_proxy_that_was_stopped_has_stopped_also_when_it_is_dropped() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let (tell, _told) = mpsc::channel();
+    let proxy = Proxy::start(&context, ProxyConfig::default(), Ends(tell)).unwrap();
+    let outcome = proxy.outcome();
+    proxy.stop(Duration::from_secs(20)).unwrap();
+    drop(proxy);
+    assert_eq!(outcome.outcome("test").unwrap_err().kind(), ErrorKind::Stopped);
 }
 
 /// Has work under way for as long as the test says.

@@ -82,6 +82,37 @@ fn a_plan_that_stays_does_not_keep_what_others_had() {
     close(&comms);
 }
 
+/// Somebody else finds that a call is done and drops the last of its plan; the stream is asked later. Another plan keeps the proxy or not.
+#[test]
+fn a_plan_that_goes_when_its_call_is_done_spoils_no_wait() {
+    let _alone = alone();
+    for stays in [true, false] {
+        let comms = ranks(2);
+        let other = stays.then(|| rig(&comms, &samples::port_all_gather()));
+        let Rig { executors, sides, shown, .. } = rig(&comms, &samples::port_all_gather());
+        let links = Arc::downgrade(links_of(&executors[0]));
+        let shown = shown.unwrap();
+        for (side, (executor, shown)) in sides.iter().zip(executors.iter().zip(&shown)) {
+            executor.execute_on(&side.stream, shown, ELEMENTS, Element::I32, None).unwrap();
+        }
+        // All but the other plan's.
+        let room = Demand { semaphores: 4095, memories: 0 };
+        assert!(!stays || !links.upgrade().unwrap().can_take(room));
+        drop((executors, shown));
+        let deadline = Deadline::after(LIMIT);
+        let gone = || links.upgrade().map_or(!stays, |links| stays && links.can_take(room));
+        while !gone() {
+            assert!(!deadline.expired(), "the call ends");
+            comms.iter().for_each(|comm| comm.context().reap());
+        }
+        for side in &sides {
+            side.stream.synchronize(LIMIT).unwrap();
+        }
+        drop(other);
+        close(&comms);
+    }
+}
+
 #[test]
 fn a_rank_that_has_none_any_more_makes_new_ones_with_its_peers() {
     let _alone = alone();
