@@ -31,7 +31,8 @@ pub(super) struct Ended {
 /// The long messages of one link.
 #[derive(Default)]
 pub(super) struct Offers {
-    next: u32,
+    /// Serial number of the next one. Packets and `open` have the lower half, which starts over.
+    next: u64,
     open: BTreeMap<u32, Open>,
     /// No deadline is earlier than this.
     due: Option<Deadline>,
@@ -39,6 +40,7 @@ pub(super) struct Offers {
 }
 
 struct Open {
+    serial: u64,
     exposed: Exposed,
     deadline: Deadline,
     completion: Delivered,
@@ -49,19 +51,30 @@ impl Offers {
         self.open.len()
     }
 
-    /// The number of the next one; an error if the peer is gone.
-    pub(super) fn next(&self) -> Result<u32> {
-        match &self.ended {
-            None => Ok(self.next),
-            Some(error) => Err(error.clone().of("send_long")),
+    /// The serial number of the next one, whose lower half no other has; an error if the peer is gone.
+    pub(super) fn next(&mut self) -> Result<u64> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone().of("send_long"));
         }
+        // Few are open.
+        while self.open.contains_key(&(self.next as u32)) {
+            self.next += 1;
+        }
+        Ok(self.next)
     }
 
     /// Keeps the message that was pushed with the number [`next`](Self::next).
     pub(super) fn add(&mut self, exposed: Exposed, deadline: Deadline, completion: Delivered) {
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
-        self.open.insert(self.next, Open { exposed, deadline, completion });
-        self.next = self.next.wrapping_add(1);
+        let serial = self.next;
+        self.open.insert(serial as u32, Open { serial, exposed, deadline, completion });
+        self.next += 1;
+    }
+
+    /// As if so many had been sent.
+    #[cfg(test)]
+    pub(super) fn skip(&mut self, count: u64) {
+        self.next += count;
     }
 
     /// The receiver's answer. One that comes after the deadline is not for anybody.
@@ -69,8 +82,10 @@ impl Offers {
         self.open.remove(&id).map(|open| open.end(Ok(delivery)))
     }
 
-    /// Ends the message `id` because of `why`; `None` if it has ended already.
-    pub(super) fn cancel(&mut self, id: u32, why: Error) -> Option<Ended> {
+    /// Ends the message with this serial number because of `why`; `None` if it has ended already.
+    pub(super) fn cancel(&mut self, serial: u64, why: Error) -> Option<Ended> {
+        let id = serial as u32;
+        self.open.get(&id).filter(|open| open.serial == serial)?;
         self.open.remove(&id).map(|open| open.end(Err(why)))
     }
 

@@ -134,9 +134,9 @@ impl Peer {
             member.check("send_long")?;
             return Ok(SentLong::Retry(Reason::TooManyLong));
         }
-        let id = offers.next()?;
+        let serial = offers.next()?;
         let body = [&exposed.token().to_bytes(), head].concat();
-        let frame = Head::new(Operation::Long, kind, id, body.len());
+        let frame = Head::new(Operation::Long, kind, serial as u32, body.len());
         match member.push("send_long", frame, &body, head.len()) {
             Ok(true) => {}
             Ok(false) => return Ok(SentLong::Retry(Reason::Full)),
@@ -148,7 +148,7 @@ impl Peer {
         offers.add(exposed, deadline.into(), Box::new(completion));
         drop(offers);
         member.mark_timed();
-        Ok(SentLong::Posted(Sending::new(member, line, id)))
+        Ok(SentLong::Posted(Sending::new(member, line, serial)))
     }
 
     /// Reads `into.len()` bytes at `offset` of the memory that `token` stands for; the owner's program does nothing for it but

@@ -14,21 +14,21 @@ use crate::sync::lock;
 pub struct Sending {
     member: Arc<Member>,
     line: Arc<Line>,
-    id: u32,
+    serial: u64,
 }
 
 impl PartialEq for Sending {
     /// Whether both are the same message.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.line, &other.line) && self.id == other.id
+        Arc::ptr_eq(&self.line, &other.line) && self.serial == other.serial
     }
 }
 
 impl Eq for Sending {}
 
 impl Sending {
-    pub(super) fn new(member: &Arc<Member>, line: &Arc<Line>, id: u32) -> Self {
-        Self { member: member.clone(), line: line.clone(), id }
+    pub(super) fn new(member: &Arc<Member>, line: &Arc<Line>, serial: u64) -> Self {
+        Self { member: member.clone(), line: line.clone(), serial }
     }
 
     /// Takes the data back: its completion gets an `Aborted` error soon, after which nobody can read the data any more. The message
@@ -42,11 +42,17 @@ impl Sending {
         let error = Error::new(ErrorKind::Aborted, "send_long", "the long data was taken back")
             .with_peer(member.rank);
         let mut offers = lock(&self.line.offers);
-        let Some(ended) = offers.cancel(self.id, error) else { return false };
+        let Some(ended) = offers.cancel(self.serial, error) else { return false };
         // Under the lock: whoever closes the messenger meanwhile ends the offers and then runs what was delivered.
         member.deliver(Item::Long(ended));
         drop(offers);
         member.found_room();
         true
+    }
+
+    /// As if so many more had been sent.
+    #[cfg(test)]
+    pub(super) fn skip(&self, count: u64) {
+        lock(&self.line.offers).skip(count);
     }
 }

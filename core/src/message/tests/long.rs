@@ -214,3 +214,33 @@ fn a_forked_child_cancels_nothing() {
     until(&[&a, &b], || read.len() == 1);
     assert!(sending.cancel());
 }
+
+/// Packets have the lower half of a message's number.
+#[test]
+fn numbers_that_start_over_name_one_message_each() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let (sent, read) = (Seen::new(), Seen::new());
+    let send = |byte| match peer.send_long(1, b"", vec![byte; 9], HOUR, sent.adder()).unwrap() {
+        SentLong::Posted(sending) => sending,
+        SentLong::Retry(reason) => panic!("{reason:?}"),
+    };
+    let first = send(1);
+    first.skip(u64::from(u32::MAX));
+    // The first has the number that would be next.
+    let second = send(2);
+    assert!(second.cancel());
+    second.skip(u64::from(u32::MAX));
+    // The lower half of the second's number again.
+    let third = send(3);
+    assert!(third != second && !second.cancel(), "it has ended");
+    until(&[&a, &b], || offers.len() == 3 && sent.len() == 1);
+    assert_eq!(kinds(sent.take()), [Err(ErrorKind::Aborted)]);
+    let mut messages: Vec<_> = std::iter::from_fn(|| offers.try_recv()).collect();
+    for message in [0, 2] {
+        messages[message].long().unwrap().read(vec![0; 9], SOON, read.adder()).unwrap();
+    }
+    until(&[&a, &b], || read.len() == 2 && sent.len() == 2);
+    assert_eq!(kinds(read.take()), [Ok(vec![1; 9]), Ok(vec![3; 9])]);
+}
