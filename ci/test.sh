@@ -59,6 +59,8 @@ checked() {
 }
 # A few mutants of the kernels, each with the test that catches it; ci/deep.sh has all mutants.
 mutants() { timeout 300 ci/mutants.sh sample --jobs 2; }
+# It compiles in a folder of its own, and documentation is made on one core.
+beside loom ci/loom.sh 2
 lane format format
 lane layers ci/layers.sh
 lane circles ci/circles.sh
@@ -67,6 +69,7 @@ lane ignored ci/ignored.sh
 lane clippy clippy
 lane docs docs
 lane public ci/public.sh
+lane loom ended loom
 # The guest takes one core, and many tests wait for time to pass.
 beside rdma-vm timeout 900 ci/rdma-vm/lane.sh smoke
 lane tests tests
@@ -76,7 +79,6 @@ lane namespaces namespaces
 lane hosts timeout 300 ci/hosts.sh
 lane races races
 lane mutants mutants
-lane loom ci/loom.sh 2
 lane ptx ci/ptx.sh
 lane linkage ci/linkage.sh
 lane rdma-vm ended rdma-vm
