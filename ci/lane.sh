@@ -72,7 +72,7 @@ named() {
         esac
     done
     [ ${#names[@]} -gt 0 ] || return 0
-    # What does not compile says so.
+    # The listing hides the compiler's errors, so this shows them.
     cargo test --quiet --no-run "${build[@]}" || return
     tests=$(cargo test "${build[@]}" -- --list 2>/dev/null | sed -n 's/: test$//p')
     for name in "${names[@]}"; do

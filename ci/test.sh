@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The test command of the README: every check that a change must pass. At most 20 minutes on 2 cores, on a bare Debian
+# The test command of the README: every check that a change must pass. Meant to take at most 20 minutes on 2 cores, on a bare Debian
 # 12 with Rust and a C compiler. It installs other tools it needs (apt, as root) or caches them in .cache/.
 #
 #   ci/test.sh             all lanes

@@ -390,7 +390,7 @@ impl Peers {
     }
 }
 
-/// What a frame says.
+/// The content of a frame.
 pub(super) enum Heard {
     /// A message with its tag.
     Message(u64, Vec<u8>),
@@ -399,7 +399,7 @@ pub(super) enum Heard {
     Farewell(Error),
 }
 
-/// What a frame of rank `from` says.
+/// Decodes a frame of rank `from`.
 pub(super) fn read_frame(from: u32, mut frame: Frame) -> WireResult<Heard> {
     match frame.kind {
         MESSAGE => {}

@@ -10,7 +10,7 @@ use super::rig::{Log, SOON, connect, until};
 
 /// Soft-RoCE in an emulated machine takes its time.
 fn count() -> usize {
-    if std::env::var_os("AQUEDUCT_IB_DEVICES").is_some() { 400 } else { 2_000 }
+    if std::env::var_os("AQUEDUCT_IB_DEVICES").is_some() { 400 } else { 10_000 }
 }
 
 fn length(number: usize) -> usize {

@@ -56,7 +56,7 @@ struct PortOutcome {
 impl Outcome for PortOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
         match self.semaphore.check() {
-            // The proxy knows whether it was stopped or dropped. Then no kernel was left that could have given up.
+            // The proxy knows whether somebody stopped it. One that was dropped had no kernel left that could have given up.
             Err(error) if error.kind() != ErrorKind::Stopped => Err(error.of(op)),
             _ => self.proxy.outcome(op),
         }

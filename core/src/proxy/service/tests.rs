@@ -126,6 +126,18 @@ impl Service {
     }
 }
 
+/// A request to put from the start of a memory to the same place.
+fn put(semaphore: SemaphoreId, memory: MemoryId) -> ChannelTrigger {
+    ChannelTrigger {
+        kind: TriggerKind::DATA,
+        semaphore: semaphore.0,
+        dst_id: memory.0,
+        src_id: memory.0,
+        size: 8,
+        ..ChannelTrigger::default()
+    }
+}
+
 fn is_exhausted(error: &Error) -> bool {
     error.kind() == ErrorKind::Exhausted && error.message().contains("1 of them by removed")
 }
@@ -138,22 +150,14 @@ fn what_is_retired_stays_for_the_requests_that_lie_in_the_fifo() {
     let mut service = Service::new(&context);
     let id = service.add_semaphore(&semaphore).unwrap();
     let memory = service.add_memory(&comm.register_memory(&buffer, Transport::CudaIpc).unwrap()).unwrap();
-    let put = ChannelTrigger {
-        kind: TriggerKind::DATA,
-        semaphore: id.0,
-        dst_id: memory.0,
-        src_id: memory.0,
-        size: 8,
-        ..ChannelTrigger::default()
-    };
-    service.push(put);
+    service.push(put(id, memory));
     service.registry.remove_semaphore(id).unwrap();
     let removed = service.registry.remove_memory(memory).unwrap();
     for removal in [Removal::Memory(memory), Removal::Semaphore(id)] {
         service.tell(Command::RemoveBehind(End::of(&service.fifo), removal));
     }
     drop(removed);
-    service.push(put);
+    service.push(put(id, memory));
     service.router.progress().unwrap();
     service.handle();
     service.ports.check(id).unwrap();
@@ -206,14 +210,7 @@ fn what_is_retired_leaves_before_the_next_user_of_its_number_comes() {
     let second = service.add_memory(&memory).unwrap();
     assert_eq!(first, second);
     service.router.progress().unwrap();
-    service.push(ChannelTrigger {
-        kind: TriggerKind::DATA,
-        semaphore: id.0,
-        dst_id: second.0,
-        src_id: second.0,
-        size: 8,
-        ..ChannelTrigger::default()
-    });
+    service.push(put(id, second));
     service.handle();
     service.ports.check(id).unwrap();
     assert_eq!(service.ports.counters(id).puts, 1);
@@ -253,14 +250,7 @@ fn a_memorys_number_is_free_only_once_no_channel_and_no_request_names_it() {
     let id = service.add_semaphore(&semaphore).unwrap();
     let memory = service.add_memory(&memories[0]).unwrap();
     let channel = service.registry.port(id, memory, memory).unwrap();
-    service.push(ChannelTrigger {
-        kind: TriggerKind::DATA,
-        semaphore: id.0,
-        dst_id: memory.0,
-        src_id: memory.0,
-        size: 8,
-        ..ChannelTrigger::default()
-    });
+    service.push(put(id, memory));
     service.remove_memory(memory);
     context.settle();
     let refused =

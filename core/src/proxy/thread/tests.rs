@@ -47,12 +47,17 @@ impl ProxyHandler for Ends {
     }
 }
 
-#[test]
-fn a_proxy_that_is_dropped_ends() {
+fn that_tells() -> (Proxy, mpsc::Receiver<()>) {
     let driver = Driver::software(cuda_soft::driver_table()).unwrap();
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let (tell, told) = mpsc::channel();
     let proxy = Proxy::start(&context, ProxyConfig::default(), Ends(tell)).unwrap();
+    (proxy, told)
+}
+
+#[test]
+fn a_proxy_that_is_dropped_ends() {
+    let (proxy, told) = that_tells();
     let outcome = proxy.outcome();
     drop(proxy);
     told.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -61,10 +66,7 @@ fn a_proxy_that_is_dropped_ends() {
 
 #[test]
 fn a_proxy_that_was_stopped_has_stopped_also_when_it_is_dropped() {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
-    let (tell, _told) = mpsc::channel();
-    let proxy = Proxy::start(&context, ProxyConfig::default(), Ends(tell)).unwrap();
+    let (proxy, _told) = that_tells();
     let outcome = proxy.outcome();
     proxy.stop(Duration::from_secs(20)).unwrap();
     drop(proxy);
