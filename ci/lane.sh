@@ -72,8 +72,8 @@ named() {
         esac
     done
     [ ${#names[@]} -gt 0 ] || return 0
-    # The listing hides the compiler's errors, so this shows them.
-    cargo test --quiet --no-run "${build[@]}" || return
+    # The listing hides the compiler's errors, so this shows them. `--quiet` may be among the arguments, and cargo takes it once only.
+    CARGO_TERM_QUIET=true cargo test --no-run "${build[@]}" || return
     tests=$(cargo test "${build[@]}" -- --list 2>/dev/null | sed -n 's/: test$//p')
     for name in "${names[@]}"; do
         grep -qF -- "$name" <<<"$tests" || { echo "no test has a name with '$name' (cargo test ${build[*]})"; return 1; }
