@@ -17,6 +17,8 @@ use crate::sync::lock;
 
 /// How long the messenger's own thread sleeps at most; whatever happens wakes it sooner.
 const NAP: Duration = Duration::from_secs(60);
+/// How long a thread sleeps at most that waits for something which another thread may bring about.
+const GLANCE: Duration = Duration::from_millis(10);
 
 impl Messenger {
     /// Runs `callback` for each message of `kind`, in [`dispatch`](Self::dispatch). Several threads may dispatch: messages of
@@ -114,6 +116,31 @@ impl Messenger {
         engine.hub.check_process("wait")?;
         engine.sleep_until(deadline)?;
         Ok(!deadline.expired())
+    }
+
+    /// [Polls](Self::poll), asleep while there is nothing to do, until `done` gives something: the message of a queue, for example, or what
+    /// a completion has sent to a channel. If other threads poll, too, it looks again every 10 ms at the latest. Callbacks should not wait here:
+    /// they hold up the other messages of their peer.
+    ///
+    /// # Errors
+    /// `Timeout`; as [`progress`](Self::progress).
+    pub fn wait_for<T>(
+        &self,
+        deadline: impl Into<Deadline>,
+        mut done: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let deadline = deadline.into();
+        loop {
+            let polled = self.poll()?;
+            if let Some(value) = done() {
+                return Ok(value);
+            }
+            deadline.check("wait_for", "what the caller waits for")?;
+            if polled == 0 {
+                // Another thread may take what would wake this one.
+                self.core.engine.sleep_until(deadline.min(Deadline::after(GLANCE)))?;
+            }
+        }
     }
 
     /// Has [`as_fd`](AsFd::as_fd) become readable as [`wait`](Self::wait) would wake, until the next

@@ -21,6 +21,7 @@
 mod access;
 mod address;
 mod batch;
+mod cause;
 mod choose;
 mod completion;
 mod context;
@@ -46,6 +47,7 @@ mod tests;
 pub use access::Access;
 pub use address::QpAddress;
 pub use batch::{Batch, INLINE_BYTES, Request};
+pub(crate) use cause::Cause;
 pub use choose::Port;
 pub use completion::{Completion, Done, Failure, Operation, Status};
 pub use context::{Atomics, Context, DeviceAttributes, ProtectionDomain};

@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +11,7 @@ use aqueduct::ErrorKind;
 use aqueduct::message::{Address, Messenger, Peer, PeerEvent, Sent};
 use aqueduct_tests::process::Process;
 use aqueduct_tests::ranks;
+use socket2::{Domain, Socket, Type};
 
 use super::refusals::addresses;
 use super::rig::{Log, Pollers, Rig, SOON, connect, count, numbered, send, until};
@@ -124,31 +124,12 @@ pub(super) fn killed_with_operations_under_way(rig: &Rig) {
 }
 
 /// Binds the port of a process that has ended, and does not listen.
-fn keep(address: SocketAddr) -> OwnedFd {
-    let SocketAddr::V4(address) = address else { panic!("{address} is none of IPv4") };
-    // SAFETY: takes no pointers.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    assert!(fd >= 0);
-    // SAFETY: the descriptor is new and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+fn keep(address: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
     // Connections of the dead process may still be there.
-    let (size, yes): (_, libc::c_int) = (size_of::<libc::c_int>() as libc::socklen_t, 1);
-    // SAFETY: `yes` lives across the call and its size is passed with it.
-    let set = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, (&raw const yes).cast(), size)
-    };
-    assert_eq!(set, 0);
-    let to = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: address.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-        sin_zero: [0; 8],
-    };
-    // SAFETY: `to` lives across the call and its size is passed with it.
-    let bound =
-        unsafe { libc::bind(fd.as_raw_fd(), (&raw const to).cast(), size_of_val(&to) as libc::socklen_t) };
-    assert_eq!(bound, 0, "{address}: {}", std::io::Error::last_os_error());
-    fd
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address.into()).unwrap_or_else(|error| panic!("{address}: {error}"));
+    socket
 }
 
 /// A process comes back three times under the same rank. It is another peer each time; handles and addresses of earlier ones

@@ -195,11 +195,14 @@ pub(super) fn strangers(rig: &Rig) {
     }
 }
 
-/// The TCP sockets in an address, of IPv4: its debug text names them.
+/// The TCP sockets in an address: its debug text names them.
 pub(super) fn addresses(address: &Address) -> Vec<SocketAddr> {
     let text = format!("{address:?}");
-    let words = text.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'));
-    words.filter_map(|word| word.parse().ok()).collect()
+    // As in `[127.0.0.1:4567, [::1]:4567]`.
+    let words = text.split([' ', ',']).map(|word| word.trim_end_matches(']'));
+    words
+        .filter_map(|word| word.parse().or_else(|_| word.get(1..).unwrap_or_default().parse()).ok())
+        .collect()
 }
 
 pub(super) fn wrong_addresses(rig: &Rig) {

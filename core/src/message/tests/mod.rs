@@ -8,6 +8,7 @@ mod messages;
 mod peers;
 mod reads;
 mod shared;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -22,7 +22,7 @@ use crate::message::one_sided::OneSided;
 use crate::message::tcp::Liveness;
 use crate::message::wire::{Sink, Wire};
 use crate::net::RawStream;
-use crate::rdma::{Completion, CompletionChannel, CompletionQueue};
+use crate::rdma::{Cause, Completion, CompletionChannel, CompletionQueue};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The most frames that one pull gives.
@@ -64,7 +64,9 @@ struct State {
     wanting: bool,
     /// The socket has ended: the peer sends nothing more, and what has come ends with the last receive.
     ended: Option<Instant>,
-    /// The error that ended the queue pair.
+    /// Why requests failed.
+    cause: Cause,
+    /// The error that ended the link.
     failure: Option<Error>,
 }
 
@@ -86,6 +88,7 @@ impl VerbsWire {
             armed: false,
             wanting: false,
             ended: None,
+            cause: Cause::default(),
             failure: None,
         };
         let liveness = Liveness::new(&*socket, timeout);
@@ -126,6 +129,9 @@ impl VerbsWire {
             }
         });
         let count = polled.and_then(|count| outcome.map(|()| count)).map_err(|error| state.fail(error))?;
+        if let Some(failure) = state.cause.known() {
+            state.fail(failure.to_error("progress"));
+        }
         if count > 0 {
             if std::mem::take(&mut state.wanting) {
                 self.made_room.store(true, Ordering::Relaxed);
@@ -192,7 +198,7 @@ impl VerbsWire {
 impl State {
     /// Whether the queue pair still sends and receives.
     fn is_open(&self) -> bool {
-        self.failure.is_none() && self.ended.is_none()
+        self.failure.is_none() && self.ended.is_none() && !self.cause.has_failed()
     }
 
     /// Keeps what ends the link for whoever reads it, if it is the first; returns it.
@@ -216,13 +222,9 @@ impl State {
         let done = match completion.result {
             Ok(done) => done,
             Err(failure) => {
-                // A flushed request is the consequence of an earlier failure, or of an end that is known.
-                let is_news = match &self.failure {
-                    None => !failure.is_flushed() || self.ended.is_none(),
-                    Some(known) => known.code() == crate::rdma::Status::FLUSHED.0.cast_signed(),
-                };
-                if is_news && (self.failure.is_none() || !failure.is_flushed()) {
-                    self.failure = Some(failure.to_error("progress"));
+                // What was flushed by an end that is known is no failure.
+                if !failure.is_flushed() || self.ended.is_none() {
+                    self.cause.add(failure);
                 }
                 return Ok(());
             }
@@ -335,8 +337,7 @@ impl Wire for VerbsWire {
         Ok(self.pairs.arm()
             || self.made_room.load(Ordering::Relaxed)
             || !state.arrived.is_empty()
-            || state.failure.is_some()
-            || state.ended.is_some())
+            || !state.is_open())
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {

@@ -10,7 +10,7 @@ use super::request::{INLINE, Operation, Request, Transfer};
 use super::send_queue::{Keep, SendQueue, WorkRequest};
 use crate::error::Result;
 use crate::memory::Remote;
-use crate::rdma::{Failure, MemoryRegion, QueuePair, ReadyToSend, RemoteRange};
+use crate::rdma::{Cause, MemoryRegion, QueuePair, ReadyToSend, RemoteRange};
 
 /// A position: reached when every queue has completed so many requests.
 pub(super) struct Mark {
@@ -32,10 +32,9 @@ pub(super) struct State {
     pub(super) spent: Vec<Keep>,
     /// Completions of requests so far.
     pub(super) completions: u64,
-    /// The failure of the first request that failed and was not flushed, or, as long as none is known, of the first that was flushed. The
-    /// thread that takes it tells the connection of it without the lock; by then other threads may have taken completions of requests
-    /// that were flushed behind it.
-    pub(super) failed: Option<Failure>,
+    /// Why requests failed. The thread that finds it known tells the connection without the lock; by then other threads may have taken
+    /// completions of requests that were flushed behind it.
+    pub(super) failed: Cause,
     pub(super) idle: IdleTimer,
     /// The connection became idle with requests outstanding: the service thread goes on until they have completed.
     pub(super) settling: bool,
@@ -67,7 +66,7 @@ impl State {
             credits,
             spent: Vec::new(),
             completions: 0,
-            failed: None,
+            failed: Cause::default(),
             idle: IdleTimer::default(),
             settling: false,
             max_message,
@@ -117,6 +116,11 @@ impl State {
             queue.post()?;
         }
         Ok(all && !self.queues.iter().any(SendQueue::has_unposted))
+    }
+
+    /// Posts what can be posted, unless a request has failed. Whether anything is left.
+    pub(super) fn waits(&mut self) -> Result<bool> {
+        Ok(self.failed.has_failed() || !self.issue()?)
     }
 
     /// Gives the operation back if it cannot be finished now.

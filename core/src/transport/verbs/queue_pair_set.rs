@@ -244,18 +244,19 @@ impl QueuePairSet {
         self.look_and_drop(true).map(drop).or_else(|error| self.fail(&error))
     }
 
-    /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait.
+    /// Takes completions, if asked to or if there is no room without, and posts. Whether operations still wait, or what follows a failure
+    /// whose cause may still come.
     fn look(&self, state: &mut State, poll: bool) -> Result<bool> {
         self.failure.look()?;
         if poll {
             self.take_completions(state)?;
         }
-        let mut all = state.issue()?;
-        if !all && !poll {
+        let mut waits = state.waits()?;
+        if waits && !poll {
             self.take_completions(state)?;
-            all = state.issue()?;
+            waits = state.waits()?;
         }
-        Ok(!all)
+        Ok(waits)
     }
 
     /// [`look`](Self::look) of a user thread, which drops what is no longer used, outside the lock. True if operations wait, with
@@ -295,9 +296,7 @@ impl QueuePairSet {
                     *completions += 1;
                     queue.complete(completion.id, spent);
                 }
-                // The first says what happened; others were flushed, receives perhaps before it.
-                (Err(why), _) if failed.is_none_or(|known| known.is_flushed()) => *failed = Some(why),
-                (Err(_), _) => {}
+                (Err(why), _) => failed.add(why),
             }
         };
         // All that are there: what is left would wake nobody.
@@ -305,7 +304,7 @@ impl QueuePairSet {
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| signals) {
             arrivals.notify();
         }
-        if let Some(why) = state.failed {
+        if let Some(why) = state.failed.known() {
             return Err(why.to_error("connection"));
         }
         outcome?;

@@ -19,8 +19,11 @@ fn a_sender_without_credits_goes_on_when_they_come() {
     }
     assert!(!one.kick().unwrap(), "more than its credits have left");
     assert!(standin::counts(number(&one)).requests <= CREDITS.into());
-    one.pull(&mut Kept::default()).unwrap();
-    assert!(!one.arm().unwrap());
+    // Slots that a late device gives back only now are news, too.
+    while one.arm().unwrap() {
+        one.take_room();
+        one.pull(&mut Kept::default()).unwrap();
+    }
     let mut kept = Kept::default();
     while two.pull(&mut kept).unwrap() > 0 {}
     assert!(is_readable(&one, SOON), "nobody woke the sender");

@@ -54,7 +54,8 @@ impl Pollable for QueuePairSet {
         }
         state.settling = !state.is_idle() && (state.settling || activity == Activity::Idle);
         let idle = state.is_idle();
-        let stuck = matches!(state.waiting.front(), Some(Operation::After(_)))
+        let stuck = state.failed.has_failed()
+            || matches!(state.waiting.front(), Some(Operation::After(_)))
             || state.queues.iter().any(SendQueue::has_unposted);
         let served = !state.marks.is_empty() && self.serviced.load(Ordering::Acquire);
         let read = waits || closing || served || state.settling || self.arrivals.is_some();

@@ -1,0 +1,27 @@
+//! Threads that wait for something of their own.
+
+use super::*;
+
+#[test]
+fn what_is_waited_for_comes_or_the_deadline_does() {
+    let (a, b) = (messenger(0), messenger(1));
+    let queue = b.queue(1).unwrap();
+    let error = b.wait_for(Duration::from_millis(50), || queue.try_recv()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert_eq!(b.wait_for(Duration::ZERO, || Some(3)).unwrap(), 3, "what is there needs no time");
+    let peer = a.connect(b.address(), SOON).unwrap();
+    for with_a_thread in [false, true] {
+        if with_a_thread {
+            // It may take what would wake the one that waits.
+            b.start_thread().unwrap();
+        }
+        for n in 0..20_u8 {
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| b.wait_for(SOON, || queue.try_recv()));
+                peer.send_within(1, &[n], SOON).unwrap();
+                until(&[&a], || waiting.is_finished());
+                assert_eq!(waiting.join().unwrap().unwrap().bytes(), [n]);
+            });
+        }
+    }
+}
