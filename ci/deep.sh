@@ -9,7 +9,8 @@
 # PLANS: a folder of MSCCL++ execution plans for the lane of that name.
 # MESSAGES_SECONDS (default 600): how long processes exchange messages in the lane of that name.
 # PROGRAMS (default 10000): random programs, and as many damaged ones, of the lane of that name; PROGRAMS_SHARD=1/8: a part of them.
-# AQUEDUCT_TEST_SEED and PROPTEST_RNG_SEED (default random, printed first and last): choices of tests.
+# AQUEDUCT_TEST_SEED and PROPTEST_RNG_SEED (default random, printed first and last): choices of tests. The seeds of races and unkind
+# follow from the first.
 cd "$(dirname "$0")/.." || exit 1
 . ci/lane.sh "$@"
 . ci/need.sh
@@ -121,7 +122,7 @@ threaded() { # SECONDS ARGUMENT...
 # several seeds. LL128, among the channels and in plans, relies on lines, and must fail where they are torn.
 races() {
     local seed
-    for seed in 0 $RANDOM $RANDOM $RANDOM; do
+    for seed in 0 $((AQUEDUCT_TEST_SEED % 32749)) $((AQUEDUCT_TEST_SEED % 32719)) $((AQUEDUCT_TEST_SEED % 32717)); do
         echo "AQUEDUCT_SOFT_SEED=$seed"
         AQUEDUCT_SOFT_SEED=$seed checked channels::soft &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_LINES=whole checked channels::soft &&
@@ -154,7 +155,7 @@ checked() {
 unkind() {
     local round seed
     for ((round = 1; round <= 3; round++)); do
-        seed=$RANDOM
+        seed=$(((AQUEDUCT_TEST_SEED + round) % 32749))
         echo "unkind: AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS='net:fragment;seed=$seed'"
         AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="net:fragment;seed=$seed" tests 900 -p aqueduct-tests --test it -- --quiet \
             --skip launchers || return
@@ -178,6 +179,12 @@ stand-in() {
 mutants() { timeout 14400 ci/mutants.sh --jobs 2 --seeds 4 --shard "${MUTANTS_SHARD:-1/1}"; }
 # Every mutant of the library in the rooms that docs/mutants.md names: hours, and a part of them in the same way.
 rust-mutants() { timeout 14400 ci/rust-mutants.sh --shard "${MUTANTS_SHARD:-1/1}"; }
+# Those that a change concerns: what differs from the commit BASE.
+changed-mutants() {
+    local base=${BASE:-origin/main}
+    git rev-parse --quiet --verify "$base^{commit}" >/dev/null || { echo "there is no commit $base to compare with: set BASE"; return 77; }
+    timeout 14400 ci/rust-mutants.sh --changed "$base"
+}
 
 aqueduct() { timeout 300 "${CARGO_TARGET_DIR:-target}/release/aqueduct" "$@"; }
 # repeat COMMAND...: runs the command `rounds` times. Each run must end with the verdict that no value was wrong.
@@ -236,14 +243,26 @@ messages() {
     AQUEDUCT_TEST_SECONDS=$seconds tests $((seconds + 600)) -p aqueduct-tests --test it messages::soak:: -- --nocapture --ignored &&
         tests 300 -p aqueduct --lib a_thousand_idle_peers -- --nocapture
 }
-# Repeats all tests with more threads than cores, to find failures that depend on timing.
-again() {
+# Repeats all tests, to find failures that depend on timing: with more threads than cores, and beside two busy loops.
+again() { repeated "$(($(nproc) * 4))"; }
+loaded() {
+    local loops=() status
+    for _ in 1 2; do
+        while :; do :; done &
+        loops+=($!)
+    done
+    repeated "$(($(nproc) + 1))"
+    status=$?
+    kill "${loops[@]}"
+    return "$status"
+}
+repeated() { # THREADS
     local round
     for ((round = 1; round <= rounds; round++)); do
-        tests 900 --workspace --quiet --lib --tests -- --test-threads=$(($(nproc) * 4)) >.cache/ci/round.log 2>&1 ||
-            { cat .cache/ci/round.log; echo "again: round $round of $rounds failed"; return 1; }
+        tests 1500 --workspace --quiet --lib --tests -- --test-threads="$1" >.cache/ci/round.log 2>&1 ||
+            { cat .cache/ci/round.log; echo "round $round of $rounds failed"; return 1; }
     done
-    echo "again: all tests passed $rounds times"
+    echo "all tests passed $rounds times"
 }
 
 # The example of docs/first-crate.md, built as users do: outside the workspace.
@@ -334,6 +353,7 @@ lane unkind unkind
 lane stand-in stand-in
 lane mutants mutants
 lane rust-mutants rust-mutants
+lane changed-mutants changed-mutants
 lane first-crate first-crate
 lane launchers launchers
 lane faults faults
@@ -350,4 +370,5 @@ lane loss loss
 lane churn churn
 lane messages messages
 lane again again
+lane loaded loaded
 finish

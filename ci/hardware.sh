@@ -52,13 +52,14 @@ step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --
 # The orderings of docs/memory-model.md: trials, forbidden outcomes and the twins' rates of every tag.
 SHOW=80 step litmus 900 "$BIN/it" litmus::hardware --ignored --nocapture --test-threads=1
 # The kernels against their oracles. ptx-text compares texts and needs no device.
-for name in channel fifo library ll128 perf plan port; do
+for name in channel fifo half library ll128 perf plan port; do
     if [ -x "$BIN/ptx-$name" ]; then
         step "ptx-$name" 300 env AQUEDUCT_DRIVER=cuda "$BIN/ptx-$name" --test-threads=1
     else
         not_run+=("ptx/tests $name: not in $BIN")
     fi
 done
+not_run+=("ptx/tests watched, weak: they are about what the software device alone checks, or leaves weak")
 step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"

@@ -1,5 +1,5 @@
 //! Interleavings and reorderings that a GPU hardly ever shows: memory as weak as the PTX model allows, by many seeds, with the
-//! race detector on. On a GPU the same programs run as often.
+//! race detector on. They configure the software device and are for it alone.
 
 #[path = "../library/calls.rs"]
 #[expect(dead_code, unused_imports, unused_macros, reason = "few operations are called here, in one form")]

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod device;
+mod documented;
 mod engines;
 mod kernels;
 mod patterns;

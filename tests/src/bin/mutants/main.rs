@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! mutants list                                     every mutant, with its old and its new text
-//! mutants run FOLDER [OPTION]... [PART]...         judges those whose name contains a PART, or all
+//! mutants run FOLDER [OPTION]... [PART]...         judges those whose name contains a PART (begins with it: ^PART), or all
 //!     --suite NAME=BINARY[=PREFIX,...]             a test binary, and which of its tests
 //!     --shard K/N                                  only each N-th mutant, from the K-th
 //!     --jobs N                                     mutants at a time
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         ["run", folder, options @ ..] => match Options::parse(options) {
             Ok(options) => {
                 judge_all(Path::new(folder), &options);
-                report::table(Path::new(folder), &all())
+                report::table(Path::new(folder), &all(), |index, name| options.takes(index, name))
             }
             Err(message) => usage(&message),
         },
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
             Ok(options) => sample::run_all(Path::new(folder), &options.suites, options.jobs, &all()),
             Err(message) => usage(&message),
         },
-        ["table", folder] => report::table(Path::new(folder), &all()),
+        ["table", folder] => report::table(Path::new(folder), &all(), |_, _| true),
         ["rust", command, folder, options @ ..] => match Options::parse(options) {
             Ok(options) => rust::command(command, Path::new(folder), &options)
                 .unwrap_or_else(|| usage(&format!("rust {command}: no such command"))),
@@ -139,8 +139,15 @@ impl Options {
 
     fn takes(&self, index: usize, name: &str) -> bool {
         let (k, n) = self.shard;
-        index % n == k - 1
-            && (self.parts.is_empty() || self.parts.iter().any(|part| name.contains(part.as_str())))
+        index % n == k - 1 && (self.parts.is_empty() || self.parts.iter().any(|part| is_part(part, name)))
+    }
+}
+
+/// Whether `name` contains `part`, or begins with what stands behind `^`.
+fn is_part(part: &str, name: &str) -> bool {
+    match part.strip_prefix('^') {
+        Some(start) => name.starts_with(start),
+        None => name.contains(part),
     }
 }
 

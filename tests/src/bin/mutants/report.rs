@@ -19,16 +19,26 @@ struct Row {
     left: usize,
 }
 
-/// Prints the table. Fails if a mutant was neither caught nor proved, or the list of proofs names one that is not there.
-pub(crate) fn table(folder: &Path, all: &[(Mutant, String)]) -> ExitCode {
+/// Prints the table. Fails if a mutant that was `wanted` was not judged, if one was neither caught nor proved, or if the list of proofs names
+/// one that is not there.
+pub(crate) fn table(
+    folder: &Path,
+    all: &[(Mutant, String)],
+    wanted: impl Fn(usize, &str) -> bool,
+) -> ExitCode {
     let proofs = answers(include_str!("../../../../ci/mutants/proved.txt"));
     let verdicts: HashMap<String, Verdict> =
         verdicts(folder).into_iter().map(|v| (v.name.clone(), v)).collect();
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
     let mut left = Vec::new();
     let (mut wrong, mut no_programs) = (0, 0);
-    for (mutant, _) in all {
-        let Some(verdict) = verdicts.get(&mutant.name) else { continue };
+    for (index, (mutant, _)) in all.iter().enumerate() {
+        let Some(verdict) = verdicts.get(&mutant.name) else {
+            if wanted(index, &mutant.name) {
+                left.push(format!("not judged: {}", mutant.name));
+            }
+            continue;
+        };
         // The assembler refuses a kernel that lacks a label or a register.
         if mutant.place.is_some() && verdict.outcome == "invalid" {
             no_programs += 1;

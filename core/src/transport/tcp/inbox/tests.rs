@@ -2,6 +2,7 @@
 
 mod answers;
 mod parts;
+mod refused;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
