@@ -6,7 +6,7 @@
 #   ci/deep.sh LANE...     only these (see the calls of `lane` below)
 #
 # ROUNDS (default 10): repetitions of the soak lanes. FUZZ_SECONDS (default 30): fuzzing time of each decoder.
-# PLANS: a folder of MSCCL++ execution plans for the lane of that name.
+# PLANS: a folder of MSCCL++ execution plans for the lane of that name. SAMPLES: a folder of CUDA C++ for the lane of that name.
 # MESSAGES_SECONDS (default 600): how long processes exchange messages in the lane of that name.
 # PROGRAMS (default 10000): random programs, and as many damaged ones, of the lane of that name; PROGRAMS_SHARD=1/8: a part of them.
 # AQUEDUCT_TEST_SEED and PROPTEST_RNG_SEED (default random, printed first and last): choices of tests. The seeds of races and unkind
@@ -230,9 +230,15 @@ quiet() {
     done
     echo "quiet: ${#operations[@]} commands ran $rounds times each and wrote nothing to standard error"
 }
-# Kills or stops a rank at 200 random moments. The output lists them, and how soon the other ranks noticed.
+# Kills or stops a rank at 200 random moments. The output lists them, and how soon the other ranks noticed. Then the moments of a seed
+# that once left a socket behind, in one of six runs.
 loss() {
-    AQUEDUCT_TEST_MOMENTS=200 tests 1800 -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1
+    AQUEDUCT_TEST_MOMENTS=200 tests 1800 -p aqueduct-tests --test it loss::soft -- --nocapture --test-threads=1 || return
+    local round
+    for round in 1 2 3 4 5 6; do
+        echo "loss: round $round of 6"
+        AQUEDUCT_TEST_SEED=1795319995464751474 tests 600 -p aqueduct-tests --test it loss::soft -- --test-threads=1 || return
+    done
 }
 # Makes and drops everything of a communicator in random order while traffic runs, over every transport.
 churn() { AQUEDUCT_TEST_ROUNDS=1000 tests 900 -p aqueduct-tests --test it churn:: -- --nocapture --test-threads=1; }
@@ -327,6 +333,12 @@ plans() {
     AQUEDUCT_TEST_PLANS=$(realpath "$PLANS") tests 300 -p aqueduct --lib -- --quiet --ignored plans_of_mscclpp predictions_of_mscclpp
 }
 
+# NVIDIA's public samples, or other CUDA C++, which are not ours to keep here.
+samples() {
+    [ -d "${SAMPLES:-}" ] || { echo "no CUDA C++: set SAMPLES to a folder, such as a clone of NVIDIA's cuda-samples"; return 77; }
+    timeout 2400 ci/samples.sh "$SAMPLES" sm_75 && timeout 2400 ci/samples.sh "$SAMPLES" sm_90
+}
+
 # Random programs and damaged ones as kernels on the software device, compared with the simulator; and a tenth of them there alone,
 # compared with the definitions, before and after each pass: half an hour on an idle core.
 programs() {
@@ -360,6 +372,7 @@ lane faults faults
 lane fuzz fuzz
 lane scale scale
 lane plans plans
+lane samples samples
 lane programs programs
 lane gpus gpus
 lane netem timeout 1500 ci/netem.sh
