@@ -176,9 +176,11 @@ fn fault_code(kind: FaultKind) -> CUresult {
     match kind {
         FaultKind::IllegalAddress => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
         FaultKind::MisalignedAddress => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
-        FaultKind::Trap | FaultKind::Race | FaultKind::Unchecked | FaultKind::Diverged => {
-            CUresult::CUDA_ERROR_LAUNCH_FAILED
-        }
+        FaultKind::Trap
+        | FaultKind::Race
+        | FaultKind::TooMuch
+        | FaultKind::Unchecked
+        | FaultKind::Diverged => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         FaultKind::Assert => CUresult::CUDA_ERROR_ASSERT,
         FaultKind::IllegalInstruction => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
         FaultKind::InvalidAddressSpace => CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,

@@ -2,8 +2,10 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+mod child;
 mod device;
 mod engines;
 mod kernels;
+mod limits;
 mod patterns;
 mod streams;
