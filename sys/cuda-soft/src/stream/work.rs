@@ -112,6 +112,9 @@ fn run(
             };
             launch.workspace = workspace.as_ref().map_or(0, |w| w.base());
             launch.check = check.cloned();
+            if let Some(chance) = check.and_then(|work| work.chance()) {
+                launch.garbage = Some(chance.seed());
+            }
             let (shared, check) = (Arc::clone(runtime), check.cloned());
             runtime.engine.launch(*launch, move |result| {
                 drop(workspace);

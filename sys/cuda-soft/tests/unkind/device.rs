@@ -1,5 +1,6 @@
 //! One software device as the environment has it, with one stream.
 
+use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -121,6 +122,20 @@ impl Device {
     pub(crate) fn write_value(&self, to: u64, value: u32) {
         // SAFETY: an aligned word of pinned memory.
         ok(unsafe { (self.table.cuStreamWriteValue32_v2.unwrap())(self.stream, to, value, 0) });
+    }
+
+    /// Runs one warp of the kernel `k` with an address.
+    pub(crate) fn launch(&self, ptx: &str, mut address: u64) {
+        let text = CString::new(ptx).unwrap();
+        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
+        let mut params: [*mut c_void; 1] = [(&raw mut address).cast()];
+        let (params, none) = (params.as_mut_ptr(), ptr::null_mut());
+        // SAFETY: the text ends with NUL, and there is one pointer per parameter.
+        unsafe {
+            ok((self.table.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()));
+            ok((self.table.cuModuleGetFunction)(&raw mut function, module, c"k".as_ptr()));
+            ok((self.table.cuLaunchKernel)(function, 1, 1, 1, 32, 1, 1, 0, self.stream, params, none));
+        }
     }
 
     pub(crate) fn wait(&self) {

@@ -152,3 +152,36 @@ fn new_memory_of_an_unkind_device_begins_with_a_mebibyte_of_garbage() {
     assert_eq!(measure("measure_new_memory", true), [pages, 0, pages, 0, pages, 0]);
     assert_eq!(measure("measure_new_memory", false), [0; 6]);
 }
+
+/// Counts the lanes in which a register that was not written is not zero.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_registers() {
+    let device = Device::new();
+    let target = device.pinned(32 * 4);
+    device.launch(
+        ".version 8.6
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 target)
+{
+    .reg .u64 %at;
+    .reg .u32 %lane, %never;
+    ld.param.u64 %at, [target];
+    mov.u32 %lane, %tid.x;
+    mad.wide.u32 %at, %lane, 4, %at;
+    st.global.u32 [%at], %never;
+    ret;
+}
+",
+        target,
+    );
+    device.wait();
+    print([(0..32).filter(|lane| device.load(target + lane * 4) != 0).count()]);
+}
+
+#[test]
+fn registers_of_an_unkind_device_hold_garbage_at_first() {
+    assert_eq!(measure("measure_registers", true), [32]);
+    assert_eq!(measure("measure_registers", false), [0]);
+}
