@@ -15,6 +15,9 @@ pub struct Config {
     /// Bytes of memory per device and process. Pages take host memory only once they are touched
     /// (`AQUEDUCT_SOFT_MEMORY`, with a suffix K, M or G, default 8G).
     pub memory: u64,
+    /// Bytes of host memory that the race detector takes at most, about, for what it knows of memory. A kernel that needs more
+    /// fails (`AQUEDUCT_SOFT_SHADOW`, with a suffix K, M or G, default 4G).
+    pub shadow: u64,
     /// Worker threads (`AQUEDUCT_SOFT_CORES`; default 0: as many as the process has cores, at most 8).
     pub cores: usize,
     /// Time without progress after which a kernel is killed with `CUDA_ERROR_LAUNCH_TIMEOUT`
@@ -28,8 +31,8 @@ pub struct Config {
     pub lacks: Lacks,
     /// Checks while work runs.
     pub check: Check,
-    /// With a seed, work of streams begins and ends late, and new memory is filled with garbage: all that the driver API
-    /// allows and a program may not rely on (`AQUEDUCT_SOFT_UNKIND`).
+    /// With a seed, work of streams begins and ends late, and new memory and registers are filled with garbage: all that the driver
+    /// API and PTX allow and a program may not rely on (`AQUEDUCT_SOFT_UNKIND`).
     pub unkind: Option<u64>,
 }
 
@@ -42,8 +45,8 @@ pub struct Check {
     /// (`AQUEDUCT_SOFT_CHECK=aligned`). PTX promises that lanes meet again only at `bar.warp.sync` and its like, though compilers
     /// rely on more.
     pub aligned: bool,
-    /// Strong loads and stores behave as weakly as the memory model allows (`AQUEDUCT_SOFT_CHECK=weak`, which looks for
-    /// races, too).
+    /// Strong loads and stores behave as weakly as the memory model allows, and registers hold garbage until they are written
+    /// (`AQUEDUCT_SOFT_CHECK=weak`, which looks for races, too).
     pub weak: Option<Weak>,
 }
 
@@ -99,6 +102,7 @@ impl Default for Config {
             devices: 8,
             sms: 16,
             memory: 8 << 30,
+            shadow: 4 << 30,
             cores: 0,
             watchdog: Some(Duration::from_secs(60)),
             compute_capability: (9, 0),
@@ -142,14 +146,14 @@ impl Config {
             c.sms = t.parse().ok().filter(|n| (1..=1024).contains(n))?;
             Some(())
         })?;
-        field(
-            "AQUEDUCT_SOFT_MEMORY",
-            "a number of bytes from 1 to 65536G, such as 1048576, 64M or 8G",
-            &mut |t| {
-                c.memory = bytes(t)?;
-                Some(())
-            },
-        )?;
+        field("AQUEDUCT_SOFT_MEMORY", BYTES, &mut |t| {
+            c.memory = bytes(t)?;
+            Some(())
+        })?;
+        field("AQUEDUCT_SOFT_SHADOW", BYTES, &mut |t| {
+            c.shadow = bytes(t)?;
+            Some(())
+        })?;
         field("AQUEDUCT_SOFT_CORES", "a whole number from 0, for one thread per core, to 1024", &mut |t| {
             c.cores = t.parse().ok().filter(|n| *n <= 1024)?;
             Some(())
@@ -268,6 +272,9 @@ pub(crate) fn current() -> Result<&'static Config, &'static str> {
 
 static CONFIG: OnceLock<Result<Config, String>> = OnceLock::new();
 
+/// What [`bytes`] takes.
+const BYTES: &str = "a number of bytes from 1 to 65536G, such as 1048576, 64M or 8G";
+
 fn bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.char_indices().next_back()? {
         (i, 'K' | 'k') => (&text[..i], 10),
@@ -297,6 +304,7 @@ mod tests {
             ("AQUEDUCT_SOFT_DEVICES", "2"),
             ("AQUEDUCT_SOFT_SMS", "4"),
             ("AQUEDUCT_SOFT_MEMORY", "64M"),
+            ("AQUEDUCT_SOFT_SHADOW", "1G"),
             ("AQUEDUCT_SOFT_CORES", "3"),
             ("AQUEDUCT_SOFT_WATCHDOG", "0.5"),
             ("AQUEDUCT_SOFT_CC", "8.6"),
@@ -311,6 +319,7 @@ mod tests {
             devices: 2,
             sms: 4,
             memory: 64 << 20,
+            shadow: 1 << 30,
             cores: 3,
             watchdog: Some(Duration::from_millis(500)),
             compute_capability: (8, 6),
@@ -332,6 +341,7 @@ mod tests {
             ("SMS", "0", "a whole number from 1 to 1024"),
             ("MEMORY", "many", "such as 1048576, 64M or 8G"),
             ("MEMORY", "99999999999999G", "from 1 to 65536G"),
+            ("SHADOW", "0", "a number of bytes from 1"),
             ("CORES", "1025", "to 1024"),
             ("WATCHDOG", "-1", "seconds, or 0 for never"),
             ("CC", "9", "such as 9.0"),

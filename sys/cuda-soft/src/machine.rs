@@ -117,7 +117,7 @@ impl Machine {
     fn new(config: &'static Config) -> Self {
         let space = Arc::new(Space::new());
         let chance = config.check.weak.map(|rules| Arc::new(Chance::new(rules)));
-        let checker = config.check.races.then(|| Arc::new(Checker::new(chance.clone())));
+        let checker = config.check.races.then(|| Arc::new(Checker::new(chance.clone(), config.shadow)));
         if let Some(checker) = &checker {
             space.report_to(Arc::clone(checker));
         }

@@ -5,6 +5,7 @@
 //! the other's thread, and to exactly the same bytes.
 
 use super::clock::Clock;
+use super::room::Full;
 use super::scope::{Place, includes};
 use super::stamp::Stamp;
 use crate::code::Scope;
@@ -50,6 +51,26 @@ impl Words {
 
 /// The earlier of two accesses that race, and why.
 pub(super) type Race = (Access, Why);
+
+/// Why an access does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Race(Race),
+    /// The detector cannot follow it.
+    Full,
+}
+
+impl From<Race> for Stop {
+    fn from(race: Race) -> Self {
+        Self::Race(race)
+    }
+}
+
+impl From<Full> for Stop {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
+}
 
 /// Why two accesses that conflict are not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

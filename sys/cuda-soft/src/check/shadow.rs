@@ -3,20 +3,25 @@
 //! Accesses are kept for words of four bytes, and for single bytes once an access was to less than a word.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-use super::access::{Access, Race};
+use super::access::{Access, Race, Stop};
 use super::clock::Clock;
-use super::history::History;
+use super::history::{History, Write};
 use super::reads::Reads;
+use super::room::Room;
 use super::values::{PAGE, Values};
 
 /// The shadow of all memory, by object and page.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
-    pages: HashMap<(Object, u64), Page, BuildHasherDefault<Mix>>,
+    pages: Pages,
+    room: Room,
 }
+
+type Pages = HashMap<(Object, u64), Page, BuildHasherDefault<Mix>>;
 
 /// A fast hash: each access looks up its page, and nobody chooses the numbers to do harm.
 #[derive(Debug, Default)]
@@ -87,26 +92,46 @@ struct Cell {
     reads: Reads,
 }
 
+/// Bytes that are counted for the words of a page, for four bytes in place of a word, and for a place that was written by strong
+/// accesses. What grows with the number of threads is not counted: the reads of a word, and what a strong write published.
+const WORDS: usize = size_of::<Page>() + (PAGE / WORD) as usize * size_of::<Word>();
+const BYTES: usize = size_of::<[Cell; WORD as usize]>();
+const PLACES: usize = (PAGE / LONGEST) as usize * size_of::<Vec<(u64, History)>>();
+const PLACE: usize = size_of::<(u64, History)>() + size_of::<Write>();
+const VALUES: usize = 2 * PAGE as usize;
+
 impl Shadow {
+    /// A shadow that takes at most about `limit` bytes.
+    pub(super) fn new(limit: u64) -> Self {
+        Self { pages: Pages::default(), room: Room::new(limit) }
+    }
+
     /// Records an access of one lane, which `known` happens before.
     ///
     /// # Errors
-    /// An earlier access that races with it.
-    pub(super) fn access(&mut self, object: Object, access: &Access, known: &Clock) -> Result<(), Race> {
+    /// An earlier access that races with it, or that there is no room for it.
+    pub(super) fn access(&mut self, object: Object, access: &Access, known: &Clock) -> Result<(), Stop> {
+        let Self { pages, room } = self;
         let end = access.at + u64::from(access.size);
         let mut at = access.at;
         while at < end {
-            let page = self.page(object, at);
+            let page = match pages.entry((object, at / PAGE)) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(place) => {
+                    room.take(WORDS)?;
+                    place.insert(Page::default())
+                }
+            };
             let (start, stop) = (at, end.min((at / PAGE + 1) * PAGE));
             while at < stop {
                 let next = stop.min((at / WORD + 1) * WORD);
                 let (word, first) = ((at % PAGE / WORD) as usize, (at % WORD) as usize);
-                page.words[word].access(first..first + (next - at) as usize, access, known)?;
+                page.words[word].access(first..first + (next - at) as usize, access, known, room)?;
                 at = next;
             }
             if access.write && access.strong.is_none() {
                 // A weak write publishes nothing, and takes away what was published.
-                page.forget(start..stop, None);
+                page.forget(start..stop, None, room);
             }
         }
         Ok(())
@@ -120,13 +145,16 @@ impl Shadow {
 
     /// The same, for another strong write: forgets those of places that overlap it.
     pub(super) fn history_of_write(&mut self, object: Object, at: u64, size: u32) -> &mut History {
-        let page = self.page(object, at);
-        page.forget(at..at + u64::from(size), Some(at));
+        let Self { pages, room } = self;
+        let page = page(pages, room, object, at);
+        page.forget(at..at + u64::from(size), Some(at), room);
         if page.histories.is_empty() {
+            room.add(PLACES);
             page.histories.resize_with((PAGE / LONGEST) as usize, Vec::new);
         }
         let places = &mut page.histories[slot(at)];
         let known = places.iter().position(|(place, _)| *place == at).unwrap_or_else(|| {
+            room.add(PLACE);
             places.push((at, History::default()));
             places.len() - 1
         });
@@ -138,7 +166,11 @@ impl Shadow {
         while !bytes.is_empty() {
             let first = (at % PAGE) as usize;
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE as usize - first));
-            self.page(object, at).values.get_or_insert_default().wrote(first, here);
+            let page = page(&mut self.pages, &mut self.room, object, at);
+            if page.values.is_none() {
+                self.room.add(VALUES);
+            }
+            page.values.get_or_insert_default().wrote(first, here);
             at += here.len() as u64;
             bytes = rest;
         }
@@ -153,7 +185,7 @@ impl Shadow {
     /// The host has written a place, which lies in one page.
     pub(super) fn host_wrote(&mut self, object: Object, at: u64, size: u32) {
         let Some(page) = self.pages.get_mut(&(object, at / PAGE)) else { return };
-        page.forget(at..at + u64::from(size), None);
+        page.forget(at..at + u64::from(size), None, &mut self.room);
         let first = (at % PAGE) as usize;
         page.values.iter_mut().for_each(|values| values.forget(first..first + size as usize));
     }
@@ -171,10 +203,12 @@ impl Shadow {
     /// Forgets `len` bytes of an object, because that memory is gone.
     pub(super) fn forget(&mut self, object: Object, from: u64, len: u64) {
         let end = from + len;
-        self.pages.retain(|(known, page), content| {
+        let Self { pages, room } = self;
+        pages.retain(|(known, page), content| {
             if *known != object || (page + 1) * PAGE <= from || page * PAGE >= end {
                 return true;
             }
+            let before = content.bytes();
             for (word, at) in content.words.iter_mut().zip((page * PAGE..).step_by(WORD as usize)) {
                 if at >= from && at < end {
                     *word = Word::Whole(Cell::default());
@@ -187,42 +221,69 @@ impl Shadow {
                 let inside = |at: u64| (at.clamp(page * PAGE, (page + 1) * PAGE) - page * PAGE) as usize;
                 values.forget(inside(from)..inside(end));
             }
-            page * PAGE < from || (page + 1) * PAGE > end
+            let stays = page * PAGE < from || (page + 1) * PAGE > end;
+            room.give_back(before - if stays { content.bytes() } else { 0 });
+            stays
         });
     }
+}
 
-    fn page(&mut self, object: Object, at: u64) -> &mut Page {
-        self.pages.entry((object, at / PAGE)).or_insert_with(|| Page {
-            words: vec![Word::Whole(Cell::default()); (PAGE / WORD) as usize],
-            histories: Vec::new(),
-            values: None,
-        })
+/// The page at an offset of an object.
+fn page<'a>(pages: &'a mut Pages, room: &mut Room, object: Object, at: u64) -> &'a mut Page {
+    pages.entry((object, at / PAGE)).or_insert_with(|| {
+        room.add(WORDS);
+        Page::default()
+    })
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        let words = vec![Word::Whole(Cell::default()); (PAGE / WORD) as usize];
+        Self { words, histories: Vec::new(), values: None }
     }
 }
 
 impl Page {
     /// Forgets the strong writes of places that overlap `bytes`, but for the place `except`.
-    fn forget(&mut self, bytes: Range<u64>, except: Option<u64>) {
+    fn forget(&mut self, bytes: Range<u64>, except: Option<u64>, room: &mut Room) {
         let start = bytes.start / LONGEST * LONGEST;
         for at in (start..bytes.end).step_by(LONGEST as usize) {
             let Some(places) = self.histories.get_mut(slot(at)) else { return };
             let apart = |place: u64, size: u32| place + u64::from(size) <= bytes.start || place >= bytes.end;
+            let before = places.len();
             places.retain(|(place, old)| Some(*place) == except || apart(*place, old.size()));
+            room.give_back((before - places.len()) * PLACE);
         }
+    }
+
+    /// What is counted for it.
+    fn bytes(&self) -> usize {
+        let split = self.words.iter().filter(|word| matches!(word, Word::Bytes(_))).count();
+        let places: usize = self.histories.iter().map(Vec::len).sum();
+        let table = if self.histories.is_empty() { 0 } else { PLACES };
+        let values = if self.values.is_some() { VALUES } else { 0 };
+        WORDS + split * BYTES + table + places * PLACE + values
     }
 }
 
 impl Word {
-    fn access(&mut self, bytes: Range<usize>, access: &Access, known: &Clock) -> Result<(), Race> {
+    fn access(
+        &mut self,
+        bytes: Range<usize>,
+        access: &Access,
+        known: &Clock,
+        room: &mut Room,
+    ) -> Result<(), Stop> {
         if let Self::Whole(cell) = self {
             if bytes.len() == WORD as usize {
-                return cell.access(access, known);
+                return Ok(cell.access(access, known)?);
             }
+            room.take(BYTES)?;
             let cell = std::mem::take(cell);
             *self = Self::Bytes(Box::new(std::array::from_fn(|_| cell.clone())));
         }
         let Self::Bytes(cells) = self else { unreachable!("split above") };
-        cells[bytes].iter_mut().try_for_each(|cell| cell.access(access, known))
+        Ok(cells[bytes].iter_mut().try_for_each(|cell| cell.access(access, known))?)
     }
 }
 
@@ -247,128 +308,4 @@ impl Cell {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::check::access::Why;
-    use crate::check::history::{KEPT, Write};
-    use crate::check::stamp::{Stamp, WorkId};
-
-    const HERE: Object = Object::Driver(7);
-
-    fn access(block: u32, write: bool, at: u64, size: u32) -> Access {
-        let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
-        Access { who, device: 0, strong: None, write, engine: None, at, size, source: 0 }
-    }
-
-    #[test]
-    fn accesses_race_where_their_bytes_meet_and_nowhere_else() {
-        let known = Clock::default();
-        for (at, size, races) in
-            [(0, 4, true), (3, 1, true), (4, 4, false), (2, 2, true), (1, 1, true), (PAGE - 4, 8, false)]
-        {
-            let mut shadow = Shadow::default();
-            shadow.access(HERE, &access(0, true, 0, 4), &known).unwrap();
-            let second = shadow.access(HERE, &access(1, false, at, size), &known);
-            assert_eq!(second.is_err(), races, "{size} bytes at {at}");
-            assert!(shadow.access(Object::Host, &access(1, true, 0, 4), &known).is_ok());
-        }
-        let mut shadow = Shadow::default();
-        shadow.access(HERE, &access(0, true, PAGE - 1, 1), &known).unwrap();
-        shadow.access(HERE, &access(1, true, PAGE - 2, 1), &known).unwrap();
-        let race = shadow.access(HERE, &access(2, true, PAGE - 8, 16), &known).unwrap_err();
-        assert_eq!(race, (access(1, true, PAGE - 2, 1), Why::Unordered));
-    }
-
-    #[test]
-    fn a_write_races_with_every_read_that_is_not_ordered_before_it() {
-        let mut shadow = Shadow::default();
-        let nothing = Clock::default();
-        for block in 0..3 {
-            shadow.access(HERE, &access(block, false, 0, 4), &nothing).unwrap();
-        }
-        let mut known = Clock::default();
-        for block in [0, 2] {
-            known.reach(WorkId { chain: 0, seq: 1 }, block, 0, 0, 1);
-        }
-        let race = shadow.access(HERE, &access(3, true, 0, 4), &known).unwrap_err();
-        assert_eq!(race.0.who.block, 1);
-        known.reach(WorkId { chain: 0, seq: 1 }, 1, 0, 0, 1);
-        shadow.access(HERE, &access(3, true, 0, 4), &known).unwrap();
-    }
-
-    #[test]
-    fn a_value_is_the_hosts_unless_kernels_or_streams_wrote_it_last() {
-        let mut shadow = Shadow::default();
-        assert!(!shadow.holds(HERE, 0, &[0]));
-        shadow.wrote(HERE, PAGE - 4, &[7; 12]);
-        assert!(shadow.holds(HERE, PAGE - 4, &[7; 4]) && shadow.holds(HERE, PAGE, &[7; 8]));
-        assert!(!shadow.holds(HERE, PAGE, &[8; 8]) && !shadow.holds(HERE, PAGE + 8, &[0; 4]));
-        shadow.host_wrote(HERE, PAGE, 4);
-        assert!(!shadow.holds(HERE, PAGE, &[7; 4]) && shadow.holds(HERE, PAGE + 4, &[7; 4]));
-        shadow.forget(HERE, PAGE - 2, 8);
-        assert!(shadow.holds(HERE, PAGE - 4, &[7; 2]) && !shadow.holds(HERE, PAGE - 2, &[7]));
-        assert!(!shadow.holds(HERE, PAGE + 5, &[7]) && shadow.holds(HERE, PAGE + 6, &[7; 2]));
-    }
-
-    fn strong_write(shadow: &mut Shadow, at: u64, size: u32, value: u64) {
-        let history = shadow.history_of_write(HERE, at, size);
-        if history.size() != size {
-            history.restart(size, None);
-        }
-        history.add(history.len(), Write { value, ..Write::default() }, KEPT);
-    }
-
-    #[test]
-    fn a_weak_write_takes_away_what_was_published() {
-        let known = Clock::default();
-        for (write, at, left) in [(true, 8, false), (false, 8, true), (true, 16, true)] {
-            let mut shadow = Shadow::default();
-            strong_write(&mut shadow, 8, 8, 1);
-            shadow.access(HERE, &access(0, write, at, 4), &known).unwrap();
-            assert_eq!(shadow.history(HERE, 8).is_some(), left, "a write: {write}, at {at}");
-        }
-    }
-
-    #[test]
-    fn what_a_copy_reads_has_settled_wherever_in_a_word_it_begins_or_ends() {
-        for (from, len, settled) in [
-            (8, 8, true),
-            (12, 4, true),
-            (8, 1, true),
-            (4, 5, true),
-            (15, 20, true),
-            (0, 8, false),
-            (16, 8, false),
-        ] {
-            let mut shadow = Shadow::default();
-            (1..=3).for_each(|value| strong_write(&mut shadow, 8, 8, value));
-            shadow.settle(HERE, from, len);
-            let kept = shadow.history(HERE, 8).map(|history| history.len());
-            assert_eq!(kept, Some(if settled { 1 } else { 3 }), "{len} bytes from {from}");
-        }
-    }
-
-    /// Otherwise a value that the host wrote would count as a kernel's, if a kernel has once written the same.
-    #[test]
-    fn no_strong_write_is_left_where_the_host_has_written() {
-        for (at, size) in [(8, 8), (12, 4), (8, 1)] {
-            let mut shadow = Shadow::default();
-            strong_write(&mut shadow, 8, 8, 1);
-            strong_write(&mut shadow, 16, 8, 1);
-            shadow.host_wrote(HERE, at, size);
-            assert!(shadow.history(HERE, 8).is_none(), "{size} bytes at {at}");
-            assert!(shadow.history(HERE, 16).is_some_and(|history| history.last(1, 8).is_some()));
-        }
-    }
-
-    #[test]
-    fn what_is_forgotten_is_new() {
-        let mut shadow = Shadow::default();
-        let known = Clock::default();
-        shadow.access(HERE, &access(0, true, 0, 4), &known).unwrap();
-        shadow.access(HERE, &access(0, true, 8, 4), &known).unwrap();
-        shadow.forget(HERE, 0, 8);
-        assert!(shadow.access(HERE, &access(1, true, 8, 4), &known).is_err());
-        shadow.access(HERE, &access(1, true, 0, 4), &known).unwrap();
-    }
-}
+mod tests;

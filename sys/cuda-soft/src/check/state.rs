@@ -33,12 +33,14 @@ pub(crate) struct State {
     /// The last work of each chain.
     chains: HashMap<u32, u32>,
     pub(super) races: Vec<String>,
+    /// The races, and the accesses that could not be followed.
+    pub(super) failures: usize,
 }
 
 impl Checker {
-    /// A detector; with `chance`, loads are weak.
-    pub(crate) fn new(chance: Option<Arc<Chance>>) -> Self {
-        let state = State { chance: chance.clone(), ..State::default() };
+    /// A detector that takes at most about `limit` bytes for what it knows of memory; with `chance`, loads are weak.
+    pub(crate) fn new(chance: Option<Arc<Chance>>, limit: u64) -> Self {
+        let state = State { chance: chance.clone(), shadow: Shadow::new(limit), ..State::default() };
         Self { state: Mutex::new(state), chance }
     }
 

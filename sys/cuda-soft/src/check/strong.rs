@@ -14,7 +14,7 @@ use super::shared::join;
 use super::state::State;
 use super::sync::{Published, Release};
 use super::warp::{HOST, Lane, STREAM, Spot, Warp};
-use super::work::Raced;
+use super::work::Failure;
 use crate::code::{Scope, Semantics};
 use crate::config::Lines;
 
@@ -27,7 +27,7 @@ impl Warp {
     /// A load of a lane that finds `now` in memory. Returns what it reads.
     ///
     /// # Errors
-    /// A race, which is printed.
+    /// A race, which is printed, or that the detector cannot follow the access.
     pub(crate) fn read(
         &mut self,
         state: &mut State,
@@ -36,7 +36,7 @@ impl Warp {
         now: u64,
         sem: Semantics,
         scope: Scope,
-    ) -> Result<u64, Raced> {
+    ) -> Result<u64, Failure> {
         self.checked(state, lane, spot, false, sem, scope)?;
         if sem.strong() { Ok(self.reads(state, lane, spot, now, sem, scope, true)) } else { Ok(now) }
     }
@@ -44,7 +44,7 @@ impl Warp {
     /// A store of a lane to a place that holds `before`. Returns whether memory then holds `value`.
     ///
     /// # Errors
-    /// A race, which is printed.
+    /// A race, which is printed, or that the detector cannot follow the access.
     #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
     pub(crate) fn write(
         &mut self,
@@ -55,7 +55,7 @@ impl Warp {
         sem: Semantics,
         scope: Scope,
         line: Option<Arc<Line>>,
-    ) -> Result<bool, Raced> {
+    ) -> Result<bool, Failure> {
         self.checked(state, lane, spot, true, sem, scope)?;
         let write = Write { value, line, ..Write::default() };
         let last = !sem.strong() || self.writes(state, lane, spot, Some(before), write, sem, scope);
@@ -68,7 +68,7 @@ impl Warp {
     /// An atomic operation of a lane, which found and wrote these values; a `reduction` returns nothing to its thread.
     ///
     /// # Errors
-    /// A race, which is printed.
+    /// A race, which is printed, or that the detector cannot follow the access.
     #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
     pub(crate) fn update(
         &mut self,
@@ -79,7 +79,7 @@ impl Warp {
         sem: Semantics,
         scope: Scope,
         reduction: bool,
-    ) -> Result<(), Raced> {
+    ) -> Result<(), Failure> {
         self.checked(state, lane, spot, true, sem, scope)?;
         if sem.strong() {
             // A reduction is no part of an acquire pattern: no fence behind it acquires what it found (PTX ISA, "Release and
@@ -97,7 +97,7 @@ impl Warp {
     /// A stream has seen `value`.
     ///
     /// # Errors
-    /// A race, which is printed.
+    /// A race, which is printed, or that the detector cannot follow the access.
     pub(crate) fn saw(
         &mut self,
         state: &mut State,
@@ -105,7 +105,7 @@ impl Warp {
         value: u64,
         sem: Semantics,
         scope: Scope,
-    ) -> Result<(), Raced> {
+    ) -> Result<(), Failure> {
         self.checked(state, 0, spot, false, sem, scope)?;
         self.reads(state, 0, spot, value, sem, scope, false);
         Ok(())
@@ -114,7 +114,7 @@ impl Warp {
     /// A stream has written `value`.
     ///
     /// # Errors
-    /// A race, which is printed.
+    /// A race, which is printed, or that the detector cannot follow the access.
     pub(crate) fn wrote(
         &mut self,
         state: &mut State,
@@ -122,7 +122,7 @@ impl Warp {
         value: u64,
         sem: Semantics,
         scope: Scope,
-    ) -> Result<(), Raced> {
+    ) -> Result<(), Failure> {
         self.checked(state, 0, spot, true, sem, scope)?;
         self.writes(state, 0, spot, None, Write { value, ..Write::default() }, sem, scope);
         state.shadow.wrote(spot.object, spot.at, spot.bytes(&value.to_le_bytes()));
@@ -132,16 +132,16 @@ impl Warp {
     /// A copy's or fill's access to words of so many bytes, weak: a write if it `brought` something.
     ///
     /// # Errors
-    /// A race, which is printed.
+    /// A race, which is printed, or that the detector cannot follow the access.
     pub(crate) fn range(
         &mut self,
         state: &mut State,
         spot: Spot,
         word: u8,
         brought: Option<&[u8]>,
-    ) -> Result<(), Raced> {
+    ) -> Result<(), Failure> {
         self.access(state, 0, spot, brought.is_some(), None, Some(Words::Of(word)))
-            .map_err(|(access, race)| state.report(&access, &race, spot))?;
+            .map_err(|(access, stop)| state.failed(&access, &stop, spot))?;
         match brought {
             Some(bytes) => state.shadow.wrote(spot.object, spot.at, bytes),
             // The value may reach threads in ways that the detector does not see.
@@ -165,10 +165,10 @@ impl Warp {
         write: bool,
         sem: Semantics,
         scope: Scope,
-    ) -> Result<(), Raced> {
+    ) -> Result<(), Failure> {
         let engine = (self.place.block == STREAM).then_some(Words::Value);
         self.access(state, lane, spot, write, sem.strong().then_some(scope), engine)
-            .map_err(|(access, race)| state.report(&access, &race, spot))
+            .map_err(|(access, stop)| state.failed(&access, &stop, spot))
     }
 
     /// A strong read that finds `now` in memory. With `choice` it may return something older.

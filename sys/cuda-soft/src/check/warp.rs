@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use std::iter;
 use std::sync::Arc;
 
-use super::access::{Access, Race, Why, Words};
+use super::access::{Access, Stop, Why, Words};
 use super::clock::{Clock, join_each};
 use super::history::Line;
 use super::scope::Place;
@@ -119,7 +119,7 @@ impl Warp {
     /// Records a read or write of a lane; `strong` is the scope of a strong one, `engine` has the words of a stream's.
     ///
     /// # Errors
-    /// An earlier access that races with it.
+    /// The access, and an earlier one that races with it, or that there is no room for it.
     pub(super) fn access(
         &self,
         state: &mut State,
@@ -128,11 +128,11 @@ impl Warp {
         write: bool,
         strong: Option<Scope>,
         engine: Option<Words>,
-    ) -> Result<(), (Access, Race)> {
+    ) -> Result<(), (Access, Stop)> {
         let (who, known) = (self.stamp(lane), &self.lanes[lane].known);
         let (device, source) = (self.place.device, self.source);
         let access = Access { who, device, strong, write, engine, at: spot.at, size: spot.size, source };
-        state.shadow.access(spot.object, &access, known).map_err(|race| (access, race))
+        state.shadow.access(spot.object, &access, known).map_err(|stop| (access, stop))
     }
 
     /// The thread of `lane` at its present tick.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::access::{Access, Race};
+use super::access::{Access, Race, Stop};
 use super::chance::Chance;
 use super::clock::Clock;
 use super::shared::join;
@@ -22,8 +22,8 @@ pub(crate) struct Work {
     device: usize,
     begin: Arc<Clock>,
     end: Mutex<Arc<Clock>>,
-    /// Races that had been found when it began.
-    races: usize,
+    /// Failures that there had been when it began.
+    failures: usize,
 }
 
 /// A work that has ended.
@@ -52,10 +52,10 @@ impl Checker {
             join(&mut begin, &past.known);
         }
         let mut state = self.lock();
-        let (id, races) = (state.next(after.map(|past| past.id)), state.races.len());
+        let (id, failures) = (state.next(after.map(|past| past.id)), state.failures);
         drop(state);
         let end = Mutex::new(Arc::clone(&begin));
-        Arc::new(Work { checker: Arc::clone(self), id, device, begin, end, races })
+        Arc::new(Work { checker: Arc::clone(self), id, device, begin, end, failures })
     }
 }
 
@@ -64,9 +64,9 @@ impl Work {
         &self.checker
     }
 
-    /// Whether a race has been found since it began: what it waits for may never come.
+    /// Whether a work has failed since it began: what it waits for may never come.
     pub(crate) fn is_moot(&self) -> bool {
-        self.checker.lock().races.len() > self.races
+        self.checker.lock().failures > self.failures
     }
 
     /// The choices that the memory model leaves open, if they are made.
@@ -109,12 +109,33 @@ impl Past {
     }
 }
 
-/// A race was found and printed.
+/// Why a work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Raced;
+pub(crate) enum Failure {
+    /// A race was found and printed.
+    Race,
+    /// An access needs more memory than the detector may take: [`TOO_MUCH`].
+    TooMuch,
+}
+
+/// The text of [`Failure::TooMuch`].
+pub(crate) const TOO_MUCH: &str =
+    "more memory than the race detector can follow; raise AQUEDUCT_SOFT_SHADOW, or use less memory";
 
 impl State {
-    pub(super) fn report(&mut self, second: &Access, (first, why): &Race, spot: Spot) -> Raced {
+    /// An access does not pass. A race is printed.
+    pub(super) fn failed(&mut self, access: &Access, stop: &Stop, spot: Spot) -> Failure {
+        self.failures += 1;
+        match stop {
+            Stop::Race(race) => {
+                self.report(access, race, spot);
+                Failure::Race
+            }
+            Stop::Full => Failure::TooMuch,
+        }
+    }
+
+    fn report(&mut self, second: &Access, (first, why): &Race, spot: Spot) {
         let mut text = format!("data race at {:?} + {}: {}", spot.object, spot.at, explain(*why));
         for (which, access) in [("first", first), ("then", second)] {
             let source = self.sources.get(access.source).map_or_else(String::new, Source::to_string);
@@ -140,6 +161,5 @@ impl State {
         }
         eprintln!("cuda-soft: {text}");
         self.races.push(text);
-        Raced
     }
 }

@@ -207,6 +207,7 @@ unsafe fn launch(
         services: Arc::clone(machine.devices[stream.device].services()),
         check: None,
         aligned: machine.config.check.aligned,
+        garbage: machine.config.unkind,
     };
     machine.devices[stream.device].flush();
     let work = Work::Kernel { launch: Box::new(launch), grid_sync: shape.cooperative };

@@ -67,7 +67,8 @@ impl Block {
             .iter()
             .enumerate()
             .map(|(w, mask)| {
-                let mut warp = Warp::new(w, *mask, function, code, grid.stack_size);
+                let garbage = launch.garbage.map(|seed| seed.wrapping_add(linear << 16 | w as u64));
+                let mut warp = Warp::new(w, *mask, function, code, grid.stack_size, garbage);
                 let weak = launch.check.as_ref().is_some_and(|work| work.chance().is_some());
                 warp.paths = (launch.aligned || weak).then(Box::default);
                 warp.check = launch.check.as_ref().map(|work| Box::new(work.warp(linear as u32, w as u16)));

@@ -9,7 +9,7 @@ use super::memory;
 use super::regs::{LANES, Lanes, lanes};
 use super::turn::Context;
 use super::warp::Warp;
-use crate::check::{self, Line, Raced, Source, Spot, State};
+use crate::check::{self, Failure, Line, Source, Spot, State};
 use crate::code::op::Mem;
 use crate::code::{Op, Scope, Semantics, Space};
 
@@ -54,7 +54,7 @@ impl Warp {
     /// Loads an element in each lane of `mask`, as the detector has it.
     ///
     /// # Errors
-    /// A race of the lane that it names.
+    /// A failure of the lane that it names.
     ///
     /// # Safety
     /// As for [`memory::load`].
@@ -83,7 +83,7 @@ impl Warp {
     /// [`lines`](Self::lines).
     ///
     /// # Errors
-    /// A race of the lane that it names.
+    /// A failure of the lane that it names.
     ///
     /// # Safety
     /// As for [`memory::store`].
@@ -121,7 +121,7 @@ impl Warp {
     /// nothing to its thread.
     ///
     /// # Errors
-    /// A race of the lane.
+    /// A failure of the lane.
     #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]
     pub(super) fn tell_update(
         &mut self,
@@ -148,7 +148,7 @@ impl Warp {
         at: &Lanes<u64>,
         mask: u32,
         element: Element,
-        mut access: impl FnMut(&mut check::Warp, &mut State, usize, Option<Spot>) -> Result<(), Raced>,
+        mut access: impl FnMut(&mut check::Warp, &mut State, usize, Option<Spot>) -> Result<(), Failure>,
     ) -> Result<(), Trouble> {
         let stacks = self.stacks();
         let Some(check) = &mut self.check else { return Ok(()) };
@@ -166,7 +166,10 @@ impl Warp {
             let own =
                 !shared || stacks.of_lane(lane).holds(address, end) || cx.access.params.holds(address, end);
             let spot = if own { None } else { cx.access.spot(address, element.size, block) };
-            access(check, state, lane, spot).map_err(|_| Trouble::at(FaultKind::Race, lane, address))?;
+            access(check, state, lane, spot).map_err(|failure| match failure {
+                Failure::Race => Trouble::at(FaultKind::Race, lane, address),
+                Failure::TooMuch => Trouble::of(FaultKind::TooMuch, 1 << lane),
+            })?;
         }
         Ok(())
     }

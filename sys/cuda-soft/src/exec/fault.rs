@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::check::TOO_MUCH;
+
 /// The first fault of a grid. It ends all blocks of the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -45,6 +47,8 @@ pub enum FaultKind {
     Unchecked,
     /// An access that nothing orders with another one: the race detector has printed both.
     Race,
+    /// An access to more memory than the race detector can follow.
+    TooMuch,
     /// A diverged warp at an aligned barrier.
     Diverged,
     /// The kernel made no progress for longer than the [watchdog](super::Watchdog) allows.
@@ -64,6 +68,7 @@ impl fmt::Display for Fault {
             FaultKind::StackOverflow => "stack overflow",
             FaultKind::Unchecked => "instruction that the race detector does not follow",
             FaultKind::Race => "data race",
+            FaultKind::TooMuch => TOO_MUCH,
             FaultKind::Diverged => "aligned barrier in a diverged warp",
             FaultKind::Timeout => "no progress within the watchdog's limit",
         };
@@ -72,6 +77,9 @@ impl fmt::Display for Fault {
             write!(f, " {address:#x}")?;
         }
         let ([bx, by, bz], [tx, ty, tz]) = (self.block, self.thread);
+        if self.kind == FaultKind::TooMuch {
+            write!(f, ":")?;
+        }
         write!(f, " in kernel {}, block ({bx},{by},{bz}), thread ({tx},{ty},{tz})", self.kernel)?;
         if self.line != 0 {
             write!(f, ", line {} ({})", self.line, self.function)?;

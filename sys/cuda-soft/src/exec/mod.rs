@@ -116,6 +116,8 @@ pub struct Launch {
     pub(crate) check: Option<Arc<check::Work>>,
     /// Whether warps must be together at aligned barriers.
     pub(crate) aligned: bool,
+    /// With a seed, registers hold garbage until they are written.
+    pub(crate) garbage: Option<u64>,
 }
 
 /// The result of one step of a [task](Engine::task).

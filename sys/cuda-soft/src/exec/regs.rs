@@ -19,6 +19,8 @@ pub(super) struct Regs {
     /// The carry flag, a bit per lane.
     pub(super) carry: u32,
     window: Window,
+    /// What registers hold that were never written; zero without it.
+    garbage: Option<fastrand::Rng>,
 }
 
 /// The first register of a call, per kind.
@@ -45,14 +47,27 @@ impl Window {
 struct Row<T>(Lanes<T>);
 
 impl Regs {
+    /// No registers so far; with a seed, those to come hold garbage at first: PTX promises nothing about what was not written.
+    pub(super) fn new(garbage: Option<u64>) -> Self {
+        let mut garbage = garbage.map(fastrand::Rng::with_seed);
+        let carry = garbage.as_mut().map_or(0, |garbage| garbage.u32(..));
+        Self { carry, garbage, ..Self::default() }
+    }
+
     /// Makes `window` current and allocates the registers of `function` in it.
     pub(super) fn enter(&mut self, window: Window, function: &Function) {
         self.window = window;
         let end = window.after(function);
         let grow = |have: usize, need: u32| have.max(need as usize);
+        let [w32, w64, preds] = [self.w32.len(), self.w64.len(), self.preds.len()];
         self.w32.resize(grow(self.w32.len(), end.w32), Row([0; LANES]));
         self.w64.resize(grow(self.w64.len(), end.w64), Row([0; LANES]));
         self.preds.resize(grow(self.preds.len(), end.preds), 0);
+        if let Some(garbage) = &mut self.garbage {
+            self.w32[w32..].iter_mut().for_each(|row| row.0.fill_with(|| garbage.u32(..)));
+            self.w64[w64..].iter_mut().for_each(|row| row.0.fill_with(|| garbage.u64(..)));
+            self.preds[preds..].fill_with(|| garbage.u32(..));
+        }
     }
 
     /// Reads the low 32 bits of a source in every lane.

@@ -94,10 +94,17 @@ pub(super) struct Deferred {
 }
 
 impl Warp {
-    /// Creates a warp whose lanes `live` are at the beginning of `function`.
-    pub(super) fn new(index: usize, live: u32, function: u32, code: &Function, stack_size: u32) -> Self {
+    /// Creates a warp whose lanes `live` are at the beginning of `function`. `garbage` is for [`Regs::new`].
+    pub(super) fn new(
+        index: usize,
+        live: u32,
+        function: u32,
+        code: &Function,
+        stack_size: u32,
+        garbage: Option<u64>,
+    ) -> Self {
         let frame = Frame { function, window: Window::default(), stack: 0, depth: 0 };
-        let mut regs = Regs::default();
+        let mut regs = Regs::new(garbage);
         regs.enter(frame.window, code);
         Warp {
             index,

@@ -168,7 +168,7 @@ impl MemoryTask {
 /// `brought` these.
 ///
 /// # Errors
-/// `CUDA_ERROR_LAUNCH_FAILED` after a race.
+/// `CUDA_ERROR_LAUNCH_FAILED` after a race, or if the detector cannot follow the operation.
 fn tell(
     view: &View<'_>,
     state: &mut check::State,
@@ -178,18 +178,23 @@ fn tell(
     moved: Option<u64>,
     brought: &[u8],
 ) -> Result<(), CUresult> {
-    let raced = |_: check::Raced| CUresult::CUDA_ERROR_LAUNCH_FAILED;
     let (name, number) = match op {
         MemoryOp::Copy { .. } => ("a copy", 0),
         MemoryOp::Fill { .. } => ("a fill", 1),
         MemoryOp::Write { .. } => ("cuStreamWriteValue", 2),
         MemoryOp::Wait { .. } => ("cuStreamWaitValue", 3),
     };
+    let failed = |failure| {
+        if failure == check::Failure::TooMuch {
+            eprintln!("cuda-soft: {}: {name}", check::TOO_MUCH);
+        }
+        CUresult::CUDA_ERROR_LAUNCH_FAILED
+    };
     warp.source = state.source((0, 0, number), || check::Source::Call(name));
     let mut range = |addr: u64, run: Run, bytes: Option<&[u8]>| -> Result<(), CUresult> {
         let Some(spot) = spot(view, addr + run.at as u64, run.len as u32) else { return Ok(()) };
         let bytes = bytes.map(|bytes| &bytes[run.at..run.at + run.len]);
-        warp.range(state, spot, run.word as u8, bytes).map_err(raced)
+        warp.range(state, spot, run.word as u8, bytes).map_err(failed)
     };
     match op {
         MemoryOp::Copy { dst, src, len } => {
@@ -208,13 +213,13 @@ fn tell(
         }
         MemoryOp::Write { addr, value, width } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
-            warp.wrote(state, spot, *value, Semantics::Release, Scope::Sys).map_err(raced)
+            warp.wrote(state, spot, *value, Semantics::Release, Scope::Sys).map_err(failed)
         }
         MemoryOp::Wait { addr, width, .. } => {
             let Some(spot) = spot(view, *addr, (*width).into()) else { return Ok(()) };
             // SAFETY: `holds` has just read it in this view.
             let value = unsafe { value_at(*addr, *width) };
-            warp.saw(state, spot, value, Semantics::Acquire, Scope::Sys).map_err(raced)
+            warp.saw(state, spot, value, Semantics::Acquire, Scope::Sys).map_err(failed)
         }
     }
 }

@@ -112,6 +112,9 @@ fn run(
             };
             launch.workspace = workspace.as_ref().map_or(0, |w| w.base());
             launch.check = check.cloned();
+            if let Some(chance) = check.and_then(|work| work.chance()) {
+                launch.garbage = Some(chance.seed());
+            }
             let (shared, check) = (Arc::clone(runtime), check.cloned());
             runtime.engine.launch(*launch, move |result| {
                 drop(workspace);
@@ -176,9 +179,11 @@ fn fault_code(kind: FaultKind) -> CUresult {
     match kind {
         FaultKind::IllegalAddress => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
         FaultKind::MisalignedAddress => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
-        FaultKind::Trap | FaultKind::Race | FaultKind::Unchecked | FaultKind::Diverged => {
-            CUresult::CUDA_ERROR_LAUNCH_FAILED
-        }
+        FaultKind::Trap
+        | FaultKind::Race
+        | FaultKind::TooMuch
+        | FaultKind::Unchecked
+        | FaultKind::Diverged => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         FaultKind::Assert => CUresult::CUDA_ERROR_ASSERT,
         FaultKind::IllegalInstruction => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
         FaultKind::InvalidAddressSpace => CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,

@@ -7,3 +7,4 @@ mod judge;
 mod orders;
 mod packets;
 mod rig;
+mod seeds;

@@ -2,9 +2,11 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+mod child;
 mod device;
 mod documented;
 mod engines;
 mod kernels;
+mod limits;
 mod patterns;
 mod streams;

@@ -264,10 +264,11 @@ fn partial_barriers_and_reductions() {
     let rig = Rig::new(96);
     // Warps 0 and 1 meet at barrier 1. Warp 0 waits at barrier 2, where warp 2 only arrives.
     let module = with_prologue(vec![
+        mov(r(5), imm(0)),
         bin(Binary::Shr, Ty::U32, r(4), r(0), imm(5)),
         setp(Cmp::Eq, Ty::U32, 0, r(4), imm(2)),
         when(0, false, Op::Barrier { kind: BarrierKind::Arrive, id: imm(2), threads: Some(imm(64)) }),
-        when(0, false, Op::Bra { target: BODY + 10 }),
+        when(0, false, Op::Bra { target: BODY + 11 }),
         setp(Cmp::Lt, Ty::U32, 1, r(0), imm(40)),
         bar(BarrierKind::RedPopc { d: r(5), a: yes(1) }, 1, Some(64)),
         setp(Cmp::Eq, Ty::U32, 2, r(4), imm(0)),

@@ -6,6 +6,7 @@ mod divergence;
 mod faults;
 mod floats;
 mod memory;
+mod registers;
 mod rig;
 mod scheduling;
 mod waiting;

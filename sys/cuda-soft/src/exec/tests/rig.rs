@@ -31,6 +31,8 @@ pub(super) struct Rig {
     pub(super) limits: Residency,
     /// Whether warps must be together at aligned barriers.
     pub(super) aligned: bool,
+    /// With a seed, registers hold garbage at first.
+    pub(super) garbage: Option<u64>,
     buffer: Box<[AtomicU64]>,
 }
 
@@ -43,7 +45,8 @@ impl Rig {
     pub(super) fn with(words: usize, cores: usize, watchdog: Watchdog) -> Rig {
         let buffer: Box<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let space = Arc::new(mem::Space::new());
-        let rig = Rig { engine: Engine::new(cores, watchdog), space, limits: DEVICE, aligned: false, buffer };
+        let engine = Engine::new(cores, watchdog);
+        let rig = Rig { engine, space, limits: DEVICE, aligned: false, garbage: None, buffer };
         let rights = mem::Rights::Host { writable: true };
         rig.space.insert(rig.base(), words as u64 * 8, rights, Arc::new(Backing::borrowed()));
         rig
@@ -95,6 +98,7 @@ impl Rig {
             services: Arc::default(),
             check: None,
             aligned: self.aligned,
+            garbage: self.garbage,
         };
         let (sender, receiver) = mpsc::channel();
         self.engine.launch(launch, move |result| {

@@ -1,0 +1,187 @@
+//! Tests that a device with `AQUEDUCT_SOFT_UNKIND` does what a program may not rely on never to happen, and that a device without
+//! it does not. Each device has a process of its own: a test executes this binary again, to run one of the measurements.
+
+#![allow(missing_docs, reason = "a test")]
+
+mod device;
+
+use std::process::Command;
+
+use device::{Device, KIB, MIB};
+
+/// How often a measurement tries.
+const TRIES: usize = 200;
+/// How often at least an unkind device must be caught. It puts off about every other step of an operation, except for a while after
+/// each: 25 to 90 of the tries are caught.
+const CAUGHT: usize = 10;
+
+/// Runs one of the ignored tests in a process with or without the switch. Returns the numbers that it prints.
+fn measure<const N: usize>(name: &str, unkind: bool) -> [usize; N] {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", name, "--ignored", "--nocapture"]);
+    command.env_remove("AQUEDUCT_SOFT_UNKIND");
+    if unkind {
+        command.env("AQUEDUCT_SOFT_UNKIND", "7");
+    }
+    let output = command.output().expect("the child runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    let (_, list) = stdout.split_once('=').expect("the child prints its numbers");
+    let numbers = list.lines().next().into_iter().flat_map(str::split_whitespace);
+    let numbers: Vec<usize> = numbers.map(|number| number.parse().expect("a number")).collect();
+    numbers.try_into().expect("as many numbers as asked for")
+}
+
+/// Prints what `measure` reads.
+fn print<const N: usize>(numbers: [usize; N]) {
+    println!("={}", numbers.map(|number| number.to_string()).join(" "));
+}
+
+/// Counts the tries in which the host finds the old word directly behind the call that writes a new one.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_late_work() {
+    let device = Device::new();
+    let source = device.pinned(4);
+    device.store(source, 1);
+    let target = device.pinned(4);
+    let late = |submit: &dyn Fn()| {
+        let tries = (0..TRIES).filter(|_| {
+            device.store(target, 0);
+            submit();
+            let late = device.load(target) == 0;
+            device.wait();
+            assert_eq!(device.load(target), 1, "a wait for the stream is a wait for its work");
+            device.pause();
+            late
+        });
+        tries.count()
+    };
+    print([
+        late(&|| device.copy(target, source, 4)),
+        late(&|| device.fill(target, 1, 1)),
+        late(&|| device.write_value(target, 1)),
+    ]);
+}
+
+#[test]
+fn copies_fills_and_values_of_an_unkind_device_begin_late() {
+    let late: [usize; 3] = measure("measure_late_work", true);
+    assert!(late.iter().all(|late| (CAUGHT..TRIES).contains(late)), "copies, fills, values: {late:?}");
+    // Without the switch a short operation of an idle stream is over when the call returns.
+    assert_eq!(measure("measure_late_work", false), [0; 3]);
+}
+
+/// Counts the tries in which a stream and an event are not ready although the host already sees what the work wrote.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_late_news() {
+    let device = Device::new();
+    let target = device.pinned(4);
+    let (mut streams, mut events) = (0, 0);
+    for _ in 0..TRIES {
+        device.store(target, 0);
+        device.write_value(target, 1);
+        // Work that began late is not looked at, because its end may be on its way just now.
+        if device.load(target) == 1 {
+            streams += usize::from(!device.is_ready());
+        }
+        device.wait();
+        device.pause();
+        events += usize::from(!device.records());
+        device.wait();
+        device.pause();
+    }
+    print([streams, events]);
+}
+
+#[test]
+fn the_end_of_an_unkind_devices_work_is_told_late() {
+    let late: [usize; 2] = measure("measure_late_news", true);
+    assert!(late.iter().all(|late| (CAUGHT..TRIES).contains(late)), "streams, events: {late:?}");
+    assert_eq!(measure("measure_late_news", false), [0; 2]);
+}
+
+/// Frees two of several ranges, and counts the tries in which new memory is where the last of them was, whichever it is: the
+/// kernel's own choice goes by address.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_addresses() {
+    let device = Device::new();
+    let is_last = |first: usize, last: usize| {
+        let mut ranges = [(); 4].map(|()| device.alloc(2 * MIB));
+        ranges.sort_unstable();
+        device.free(ranges[first]);
+        device.free(ranges[last]);
+        let new = device.alloc(2 * MIB);
+        for range in [ranges[1], ranges[3], new] {
+            device.free(range);
+        }
+        new == ranges[last]
+    };
+    print([(0..TRIES).filter(|_| is_last(0, 2) && is_last(2, 0)).count()]);
+}
+
+#[test]
+fn memory_of_an_unkind_device_is_where_some_was_freed_last() {
+    assert_eq!(measure("measure_addresses", true), [TRIES]);
+    assert_eq!(measure("measure_addresses", false), [0]);
+}
+
+/// Counts the pages of new memory that have a byte other than zero, in the first 1 MiB and behind it: of the device, of the
+/// host, and of a handle that is mapped.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_new_memory() {
+    let device = Device::new();
+    let spoiled = |at: u64| {
+        let bytes = device.read(at, 2 * MIB);
+        let (first, rest) = bytes.split_at(MIB);
+        [first, rest]
+            .map(|part| part.chunks(4 * KIB).filter(|page| page.iter().any(|byte| *byte != 0)).count())
+    };
+    let [[a, b], [c, d], [e, f]] =
+        [device.alloc(2 * MIB), device.pinned(2 * MIB), device.map(2 * MIB)].map(spoiled);
+    print([a, b, c, d, e, f]);
+}
+
+#[test]
+fn new_memory_of_an_unkind_device_begins_with_a_mebibyte_of_garbage() {
+    let pages = MIB / (4 * KIB);
+    assert_eq!(measure("measure_new_memory", true), [pages, 0, pages, 0, pages, 0]);
+    assert_eq!(measure("measure_new_memory", false), [0; 6]);
+}
+
+/// Counts the lanes in which a register that was not written is not zero.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_registers() {
+    let device = Device::new();
+    let target = device.pinned(32 * 4);
+    device.launch(
+        ".version 8.6
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 target)
+{
+    .reg .u64 %at;
+    .reg .u32 %lane, %never;
+    ld.param.u64 %at, [target];
+    mov.u32 %lane, %tid.x;
+    mad.wide.u32 %at, %lane, 4, %at;
+    st.global.u32 [%at], %never;
+    ret;
+}
+",
+        target,
+    );
+    device.wait();
+    print([(0..32).filter(|lane| device.load(target + lane * 4) != 0).count()]);
+}
+
+#[test]
+fn registers_of_an_unkind_device_hold_garbage_at_first() {
+    assert_eq!(measure("measure_registers", true), [32]);
+    assert_eq!(measure("measure_registers", false), [0]);
+}
