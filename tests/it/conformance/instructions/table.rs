@@ -55,7 +55,7 @@ const REGISTERS: &str = ".reg .b16 %a16, %b16, %c16, %x16, %y16; .reg .b32 %a32,
     .reg .b64 %a64, %b64, %c64, %x64, %y64, %in, %out; .reg .b32 %n, %count, %block; .reg .pred %p, %q;\n";
 
 fn module(forms: &[Form]) -> String {
-    let mut text = String::from(".version 8.0\n.target sm_90\n.address_size 64\n");
+    let mut text = String::from(".version 8.1\n.target sm_90\n.address_size 64\n");
     for (number, form) in forms.iter().enumerate() {
         let _ = writeln!(
             text,
