@@ -90,11 +90,6 @@ impl Small {
     }
 }
 
-/// Every number of 16 bits, in the low half, with others in the high half.
-fn halves() -> Vec<Operands> {
-    (0..1 << 16).map(|low: u64| [low | (low.wrapping_mul(0x9e37) & 0xffff) << 16, 0, 0]).collect()
-}
-
 pub(crate) fn eight_bit_floats(dut: &Dut) {
     for format in [E4M3, E5M2] {
         let name = format.name;
@@ -119,6 +114,6 @@ pub(crate) fn eight_bit_floats(dut: &Dut) {
             }));
         }
         check(dut, &singles, &format.singles());
-        check(dut, &pairs, &halves());
+        check(dut, &pairs, &values::all_halves());
     }
 }

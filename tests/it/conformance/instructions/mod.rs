@@ -1,6 +1,7 @@
 //! Arithmetic instructions, form by form: one kernel per form, run over boundary values and pseudo-random ones, compared bit
 //! by bit with an oracle that shares nothing with the software device.
 
+mod approximations;
 mod carry;
 mod compare;
 mod convert;
@@ -13,6 +14,7 @@ mod table;
 mod values;
 mod video;
 
+pub(super) use approximations::{approximate_halves, approximations, gross_approximations};
 pub(super) use carry::carry_flag;
 pub(super) use compare::comparisons;
 pub(super) use convert::conversions;
