@@ -31,6 +31,8 @@
 //! - After `fork`, every call in the child that needs a device returns `CUDA_ERROR_NOT_INITIALIZED`.
 //!
 //! # Differences from hardware
+//! - Approximations (`sin.approx`, `ex2.approx` and the like) are the host's `libm`, not an H200's bits. Both keep the errors that
+//!   the PTX ISA documents; a kernel's results can differ by as much.
 //! - Bounds are exact to the byte, not to the page, and host code can access device memory.
 //! - Each allocation takes one file descriptor. The memory limit applies to each process separately.
 //! - The last release of a primary context clears its error; hardware may need a new process.

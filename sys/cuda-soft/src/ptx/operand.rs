@@ -50,6 +50,7 @@ fn single(c: &mut Cursor<'_>) -> Result<Operand, Diagnostic> {
         (Kind::Name, _) => {
             let Name { text: name, .. } = c.name("an operand")?;
             let component = component(c);
+            no_selector(c)?;
             OperandKind::Name { name, component, offset: offset(c)? }
         }
         _ => return Err(c.unexpected("an operand")),
@@ -71,6 +72,19 @@ fn component(c: &mut Cursor<'_>) -> Option<char> {
     };
     c.take();
     Some(component)
+}
+
+/// Refuses `.b1`, `.h10` and the like after a name: the bytes or halves of a word that a video instruction selects.
+fn no_selector(c: &Cursor<'_>) -> Result<(), Diagnostic> {
+    let Token { kind: Kind::Dot, text, at } = c.peek() else {
+        return Ok(());
+    };
+    match text.strip_prefix(['b', 'h']) {
+        Some(digits) if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+            Err(at.error(format!("Selector '.{text}' is not supported by the software device")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses an offset such as `+4-2` after a name.

@@ -62,6 +62,23 @@ fn instructions() {
         ),
         ("bar.sync 16;", "5:10 Barrier number must be from 0 to 15"),
         ("wmma.load;", "5:1 Instruction 'wmma' is not supported by the software device"),
+        (
+            "vadd.u32.u32.u32 %r1, %r2.b1, %r3.h0;",
+            "5:26 Selector '.b1' is not supported by the software device",
+        ),
+        (
+            "vadd.u32.u32.u32 %r1.h1, %r2, %r3, %r4;",
+            "5:21 Selector '.h1' is not supported by the software device",
+        ),
+        (
+            "vset4.u32.u32.eq %r1.b20, %r2.b7654, %r3, %r4;",
+            "5:21 Selector '.b20' is not supported by the software device",
+        ),
+        ("vset.u32.u32.eq %r1, %r2, %r3;", "5:1 Instruction 'vset' is not supported by the software device"),
+        (
+            "vmad.u32.u32.u32 %r1, %r2.b1, %r3, -%r4;",
+            "5:1 Instruction 'vmad' is not supported by the software device",
+        ),
         ("multimem.red.add.u32 [%d1], %r1;", "5:1 Feature 'multimem' requires PTX ISA .version 8.1 or later"),
         (
             "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1, %r2}];",

@@ -28,6 +28,14 @@ const COMPARISONS: [(&str, Test); 14] = [
     ("nan", |o| o.is_none()),
 ];
 
+/// Other names of comparisons of unsigned numbers.
+const UNSIGNED: [(&str, Test); 4] = [
+    ("lo", |o| o.is_some_and(Ordering::is_lt)),
+    ("ls", |o| o.is_some_and(Ordering::is_le)),
+    ("hi", |o| o.is_some_and(Ordering::is_gt)),
+    ("hs", |o| o.is_some_and(Ordering::is_ge)),
+];
+
 /// Both results of `setp`, and the results of `set` as a mask and as a number.
 fn scalar(
     forms: &mut Vec<Form>,
@@ -42,13 +50,12 @@ fn scalar(
         format!("setp.{name}.{ty} %p|%q, {operands}; selp.u64 %x64, 1, 0, %p; selp.u64 %y64, 1, 0, %q;"),
         move |[a, b, _]| [test(a, b).into(), (!test(a, b)).into()],
     ));
-    if width > 16 {
+    for (result, bits, truth) in
+        [("u32", 32, 0xffff_ffff), ("s32", 32, 0xffff_ffff), ("f32", 32, 0x3f80_0000), ("f16", 16, 0x3c00)]
+    {
         let test = holds.clone();
-        forms.push(Form::new(&format!("set.{name}.u32.{ty}"), 32, &[width; 2], move |[a, b, _]| {
-            u64::from(test(a, b)) * 0xffff_ffff
-        }));
-        forms.push(Form::new(&format!("set.{name}.f32.{ty}"), 32, &[width; 2], move |[a, b, _]| {
-            u64::from(holds(a, b)) * 0x3f80_0000
+        forms.push(Form::new(&format!("set.{name}.{result}.{ty}"), bits, &[width; 2], move |[a, b, _]| {
+            u64::from(test(a, b)) * truth
         }));
     }
 }
@@ -91,9 +98,11 @@ fn sixteen(
     forms.push(Form::new(&format!("set.{form}.{ty}.{ty}"), 16, &[16; 2], move |[a, b, _]| {
         u64::from(holds(a, b)) * one
     }));
-    forms.push(Form::new(&format!("set.{form}.u32.{ty}"), 32, &[16; 2], move |[a, b, _]| {
-        u64::from(holds(a, b)) * 0xffff_ffff
-    }));
+    for (result, bits) in [("u16", 16), ("s16", 16), ("u32", 32), ("s32", 32)] {
+        forms.push(Form::new(&format!("set.{form}.{result}.{ty}"), bits, &[16; 2], move |[a, b, _]| {
+            u64::from(holds(a, b)) * (u64::MAX >> (64 - bits))
+        }));
+    }
     let both = move |a: u64, b: u64| [holds(a, b), holds(a >> 16, b >> 16)].map(u64::from);
     let packed = move |[low, high]: [u64; 2], truth: u64| (low * truth) | ((high * truth) << 16);
     forms.push(Form::raw(
@@ -103,9 +112,11 @@ fn sixteen(
     forms.push(Form::new(&format!("set.{form}.{ty}x2.{ty}x2"), 32, &[32; 2], move |[a, b, _]| {
         packed(both(a, b), one)
     }));
-    forms.push(Form::new(&format!("set.{form}.u32.{ty}x2"), 32, &[32; 2], move |[a, b, _]| {
-        packed(both(a, b), 0xffff)
-    }));
+    for result in ["u32", "s32"] {
+        forms.push(Form::new(&format!("set.{form}.{result}.{ty}x2"), 32, &[32; 2], move |[a, b, _]| {
+            packed(both(a, b), 0xffff)
+        }));
+    }
 }
 
 pub(crate) fn comparisons(dut: &Dut) {
@@ -120,8 +131,16 @@ pub(crate) fn comparisons(dut: &Dut) {
             };
             scalar(&mut forms, name, &format!("u{width}"), width, unsigned);
             scalar(&mut forms, name, &format!("s{width}"), width, signed);
+            if matches!(*name, "eq" | "ne") {
+                scalar(&mut forms, name, &format!("b{width}"), width, unsigned);
+            }
+        }
+        for (name, test) in UNSIGNED {
+            let unsigned = move |a, b| test(Some(cut(a).cmp(&cut(b))));
+            scalar(&mut forms, name, &format!("u{width}"), width, unsigned);
         }
     }
+    combined(&mut forms);
     forms.push(Form::new(
         "slct.u64.s32",
         64,
@@ -133,4 +152,61 @@ pub(crate) fn comparisons(dut: &Dut) {
     floats(dut, F64, "f64", &values::doubles());
     floats(dut, F16, "f16", &values::halves());
     floats(dut, BF16, "bf16", &values::halves());
+    brain_floats(dut);
+}
+
+/// `set` with results of type `bf16`, in modules of their own.
+fn brain_floats(dut: &Dut) {
+    let result = |holds: bool| u64::from(holds) * 0x3f80;
+    let form = |name: &str, ty: &str, bits: u32, oracle: fn(u64, u64) -> bool| {
+        Form::new(&format!("set.{name}.bf16.{ty}"), 16, &[bits; 2], move |[a, b, _]| result(oracle(a, b)))
+    };
+    let integers = [
+        form("gt", "u16", 16, |a, b| a as u16 > b as u16),
+        form("le", "s16", 16, |a, b| a as i16 <= b as i16),
+        form("lt", "u32", 32, |a, b| (a as u32) < b as u32),
+        form("ge", "s32", 32, |a, b| a as i32 >= b as i32),
+        form("lo", "u64", 64, |a, b| a < b),
+        form("gt", "s64", 64, |a, b| a.cast_signed() > b.cast_signed()),
+        form("eq", "b16", 16, |a, b| a as u16 == b as u16),
+        form("ne", "b32", 32, |a, b| a as u32 != b as u32),
+        form("eq", "b64", 64, |a, b| a == b),
+    ];
+    check(dut, &integers, &values::integers());
+    for (format, ty, operands) in [(F32, "f32", values::singles()), (F64, "f64", values::doubles())] {
+        let mask = u64::MAX >> (64 - format.bits);
+        let forms = COMPARISONS.map(|(name, test)| {
+            Form::new(&format!("set.{name}.bf16.{ty}"), 16, &[format.bits; 2], move |[a, b, _]| {
+                result(test(exact::order(format, a & mask, b & mask)))
+            })
+        });
+        check(dut, &forms, &operands);
+    }
+}
+
+/// `setp` and `set` that combine the comparison, and its complement, with bit 0 of `c` or its complement.
+fn combined(forms: &mut Vec<Form>) {
+    type Operator = fn(bool, bool) -> bool;
+    const OPERATORS: [(&str, Operator); 3] =
+        [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
+    let third = "and.b32 %n, %c32, 1; setp.ne.u32 %p, %n, 0;";
+    for (name, operator) in OPERATORS {
+        for (sign, negated) in [("", false), ("!", true)] {
+            let both = move |[a, b, c]: [u64; 3]| {
+                let (less, third) = ((a as u32) < b as u32, (c & 1 != 0) != negated);
+                [operator(less, third), operator(!less, third)].map(u64::from)
+            };
+            forms.push(Form::raw(
+                format!(
+                    "{third} setp.lt.{name}.u32 %p|%q, %a32, %b32, {sign}%p; \
+                     selp.u64 %x64, 1, 0, %p; selp.u64 %y64, 1, 0, %q;"
+                ),
+                both,
+            ));
+            forms.push(Form::raw(
+                format!("{third} set.lt.{name}.s32.u32 %x32, %a32, %b32, {sign}%p; cvt.u64.u32 %x64, %x32;"),
+                move |operands| [both(operands)[0] * 0xffff_ffff, 0],
+            ));
+        }
+    }
 }

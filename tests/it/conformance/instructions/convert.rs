@@ -133,12 +133,7 @@ fn to_integers(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
 
 /// The integral number next to a value; one beyond 2^100 stands for all larger ones.
 fn whole(format: Format, bits: u64, mode: Mode) -> i128 {
-    let value = match format {
-        F64 => f64::from_bits(bits),
-        F32 => f64::from(f32::from_bits(bits as u32)),
-        F16 => half::f16::from_bits(bits as u16).to_f64(),
-        _ => half::bf16::from_bits(bits as u16).to_f64(),
-    };
+    let value = format.value(bits);
     let rounded = match mode {
         Mode::Nearest => value.round_ties_even(),
         Mode::Zero => value.trunc(),

@@ -40,12 +40,22 @@ impl Format {
         if self.bits == 64 { 0x7fff_ffff_ffff_ffff } else { self.sign() - 1 }
     }
 
-    fn bias(self) -> i32 {
+    pub(super) fn bias(self) -> i32 {
         (1 << (self.bits - self.mantissa - 2)) - 1
     }
 
     pub(super) fn is_nan(self, bits: u64) -> bool {
         bits & (self.sign() - 1) > self.infinity()
+    }
+
+    /// The value of `bits`, which every format's `f64` has.
+    pub(super) fn value(self, bits: u64) -> f64 {
+        match self {
+            F64 => f64::from_bits(bits),
+            F32 => f64::from(f32::from_bits(bits as u32)),
+            F16 => half::f16::from_bits(bits as u16).to_f64(),
+            _ => half::bf16::from_bits(bits as u16).to_f64(),
+        }
     }
 
     /// Subnormal numbers become zeros of the same sign.

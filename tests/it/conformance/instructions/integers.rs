@@ -5,13 +5,13 @@ use super::table::{Form, Operands, check};
 use super::values;
 
 /// The low `width` bits of `value`, extended by their sign if `signed`.
-fn extend(value: u64, width: u32, signed: bool) -> i128 {
+pub(super) fn extend(value: u64, width: u32, signed: bool) -> i128 {
     let low = i128::from(value) & ((1 << width) - 1);
     if signed && low >> (width - 1) != 0 { low - (1 << width) } else { low }
 }
 
 /// The low `width` bits of a result.
-fn cut(value: i128, width: u32) -> u64 {
+pub(super) fn cut(value: i128, width: u32) -> u64 {
     (value & ((1 << width) - 1)) as u64
 }
 
@@ -20,7 +20,7 @@ pub(super) fn product(a: u64, b: u64, width: u32, signed: bool) -> u128 {
     extend(a, width, signed).wrapping_mul(extend(b, width, signed)).cast_unsigned()
 }
 
-fn clamp(value: i128, width: u32, signed: bool) -> u64 {
+pub(super) fn clamp(value: i128, width: u32, signed: bool) -> u64 {
     let (least, most) =
         if signed { (-(1 << (width - 1)), (1 << (width - 1)) - 1) } else { (0, (1 << width) - 1) };
     cut(value.clamp(least, most), width)
@@ -297,40 +297,5 @@ pub(crate) fn bits_and_bytes(dut: &Dut) {
             ));
         }
     }
-    video(&mut forms);
     check(dut, &forms, &values::integers());
-}
-
-/// The video instructions on four bytes and two halves, with and without `.sat` and `.add`.
-fn video(forms: &mut Vec<Form>) {
-    for (parts, width) in [(4u32, 8u32), (2, 16)] {
-        for (name, value) in [
-            ("vadd", (|a, b| a + b) as fn(i128, i128) -> i128),
-            ("vsub", |a, b| a - b),
-            ("vabsdiff", |a, b| (a - b).abs()),
-            ("vmin", i128::min),
-            ("vmax", i128::max),
-        ] {
-            for (ty, signed) in [("u32", false), ("s32", true)] {
-                for (suffix, sat, add) in [("", false, false), (".sat", true, false), (".add", false, true)] {
-                    let name = format!("{name}{parts}.{ty}.{ty}.{ty}{suffix}");
-                    forms.push(Form::new(&name, 32, &[32; 3], move |[a, b, c]| {
-                        let part = |k: u32| {
-                            value(
-                                extend(a >> (k * width), width, signed),
-                                extend(b >> (k * width), width, signed),
-                            )
-                        };
-                        if add {
-                            return cut((0..parts).map(part).sum::<i128>() + i128::from(c), 32);
-                        }
-                        (0..parts).fold(0, |word, k| {
-                            let value = if sat { clamp(part(k), width, signed) } else { cut(part(k), width) };
-                            word | value << (k * width)
-                        })
-                    }));
-                }
-            }
-        }
-    }
 }

@@ -171,3 +171,19 @@ pub(super) fn halves() -> Vec<Operands> {
     .collect();
     operands(&edges, 1500, |noise| noise.next() & 0xffff_ffff)
 }
+
+/// Every number of 16 bits, in the low half, with others in the high half.
+pub(super) fn all_halves() -> Vec<Operands> {
+    (0..1 << 16).map(|low: u64| [low | (low.wrapping_mul(0x9e37) & 0xffff) << 16, 0, 0]).collect()
+}
+
+/// `count` numbers between `low` and `high`, which are among them, as `f32`.
+pub(super) fn between(low: f32, high: f32, count: usize) -> Vec<Operands> {
+    let mut noise = Noise::new(count as u64);
+    let mut all = vec![low, high];
+    all.extend((2..count).map(|_| {
+        let share = (noise.next() >> 40) as f32 / (1 << 24) as f32;
+        low + (high - low) * share
+    }));
+    all.into_iter().map(|value| [value.to_bits().into(), 0, 0]).collect()
+}

@@ -15,7 +15,7 @@ pub struct Fp {
     pub ftz: bool,
     /// `.sat`: to `[0, 1]` (NaN to 0) for floats, to the type's range for integers.
     pub sat: bool,
-    /// `.approx` or `.full`: any result within the documented error.
+    /// `.approx`: any result within the documented error.
     pub approx: bool,
     /// `.NaN` of `min` and `max`.
     pub nan: bool,

@@ -167,7 +167,8 @@ pub(super) fn test(regs: &Regs, test: FloatTest, ty: Ty, a: Src) -> u32 {
         FloatTest::Infinite => category[i] == Infinite,
         FloatTest::Number => category[i] != Nan,
         FloatTest::NotANumber => category[i] == Nan,
-        FloatTest::Normal => category[i] == Normal,
+        // Zeros are normal numbers here.
+        FloatTest::Normal => matches!(category[i], Normal | Zero),
         FloatTest::Subnormal => category[i] == Subnormal,
     })
 }

@@ -33,6 +33,8 @@ pub(super) trait Float: Copy + Default + PartialOrd {
     const NAN: Self;
     /// The least positive normal number.
     const TINY: Self;
+    /// The largest number whose reciprocal is normal.
+    const INVERTIBLE: Self;
     fn add_to(self, other: Self, mode: Round) -> Self;
     fn mul_to(self, other: Self, mode: Round) -> Self;
     fn div_to(self, other: Self, mode: Round) -> Self;
@@ -133,6 +135,7 @@ macro_rules! float {
         const ONE: Self = 1.0;
         const NAN: Self = $t::NAN;
         const TINY: Self = $tiny;
+        const INVERTIBLE: Self = 1.0 / $tiny;
     };
 }
 
@@ -264,6 +267,19 @@ pub(super) fn unary<T: Float>(regs: &mut Regs, mask: u32, op: Unary, fp: Fp, d: 
     write(regs, d, r, fp, mask);
 }
 
+/// `rcp.approx.ftz.f64` and `rsqrt.approx.ftz.f64`: only the upper words of the operand and of the result count, and every NaN
+/// becomes the same one.
+#[inline(never)]
+pub(super) fn gross(regs: &mut Regs, mask: u32, op: Unary, d: Reg, a: Src) {
+    const UPPER: u64 = 0xffff_ffff_0000_0000;
+    let r = map1(&regs.get64(a), |bits| {
+        let a = f64::from_bits(bits & UPPER).flush();
+        let r = 1.0 / if op == Unary::Rsqrt { a.sqrt() } else { a };
+        if r.is_nan() { 0x7fff_ffff_0000_0000 } else { r.flush().to_bits() & UPPER }
+    });
+    regs.put64(d, &r, mask);
+}
+
 #[inline(never)]
 pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d: Reg, a: Src, b: Src) {
     let (a, b) = (read::<T>(regs, a, fp), read::<T>(regs, b, fp));
@@ -272,6 +288,7 @@ pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d
         Binary::Add if nearest => map2(&a, &b, T::add),
         Binary::Sub if nearest => map2(&a, &b, T::sub),
         Binary::Mul if nearest => map2(&a, &b, T::mul),
+        Binary::Div if fp.approx => map2(&a, &b, approximate_quotient),
         Binary::Div if nearest => map2(&a, &b, T::div),
         Binary::Add => map2(&a, &b, |a, b| a.add_to(b, fp.round)),
         Binary::Sub => map2(&a, &b, |a, b| a.add_to(b.neg(), fp.round)),
@@ -290,6 +307,11 @@ pub(super) fn binary<T: Float>(regs: &mut Regs, mask: u32, op: Binary, fp: Fp, d
         _ => {}
     }
     write(regs, d, r, fp, mask);
+}
+
+/// `div.approx` multiplies by the reciprocal of `b`, which it takes for zero where it is not a normal number.
+fn approximate_quotient<T: Float>(a: T, b: T) -> T {
+    if b.abs() > T::INVERTIBLE { a.mul(T::default().copysign(b)) } else { a.div(b) }
 }
 
 fn extremes<T: Float>(a: &Lanes<T>, b: &Lanes<T>, min: bool, fp: Fp) -> Lanes<T> {

@@ -105,6 +105,7 @@ pub(super) fn run(regs: &mut Regs, mask: u32, op: &Op) -> bool {
 fn unary(regs: &mut Regs, mask: u32, op: Unary, ty: Ty, fp: Fp, d: Reg, a: Src) {
     match ty {
         Ty::F32 => float::unary::<f32>(regs, mask, op, fp, d, a),
+        Ty::F64 if fp.approx && fp.ftz => float::gross(regs, mask, op, d, a),
         Ty::F64 => float::unary::<f64>(regs, mask, op, fp, d, a),
         Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2 => half::unary(regs, mask, op, ty, fp, d, a),
         Ty::B64 | Ty::U64 => int::unary::<u64>(regs, mask, op, d, a),

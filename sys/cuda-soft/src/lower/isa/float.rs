@@ -27,7 +27,11 @@ pub(super) fn precise(
     ty: Ty,
     full: bool,
 ) -> Result<Fp, Diagnostic> {
-    let approx = m.take("approx") || (full && ty == Ty::F32 && m.take("full"));
+    let approx = m.take("approx");
+    if !approx && full && ty == Ty::F32 && m.take("full") {
+        // The nearest number is within the error of `.full`.
+        return Ok(Fp { ftz: m.take("ftz"), ..Fp::default() });
+    }
     let ftz = m.take("ftz");
     let round = if approx { None } else { m.one_of(&ROUNDS) };
     if !approx && round.is_none() {
