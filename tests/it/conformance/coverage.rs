@@ -62,6 +62,41 @@ fn every_driver_function_that_is_called_has_a_case() {
     assert!(idle.is_empty(), "need no excuse: {idle:?}");
 }
 
+/// The opcodes that the software device lowers in one of `modules`, from the table of its handlers.
+fn lowered_in(modules: &[&str]) -> Vec<&'static str> {
+    let table = include_str!("../../../sys/cuda-soft/src/lower/isa/mod.rs");
+    let rows = table.lines().filter_map(|line| line.split_once(" => "));
+    rows.filter(|(_, handler)| modules.iter().any(|module| handler.starts_with(module)))
+        .flat_map(|(names, _)| names.split('"').skip(1).step_by(2))
+        .collect()
+}
+
+/// Whether a string literal of `code` has `name` as a word.
+fn has_word(code: &str, name: &str) -> bool {
+    let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| line.split('"').skip(1).step_by(2))
+        .flat_map(|literal| literal.split(|c: char| !c.is_alphanumeric()))
+        .any(|word| word == name)
+}
+
+#[test]
+fn every_arithmetic_instruction_has_a_form() {
+    let modules = ["arithmetic::", "bits::", "carry::", "compare::", "convert::cvt,", "float::", "video::"];
+    let opcodes = lowered_in(&modules);
+    assert!(opcodes.len() > 60, "only {opcodes:?}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("it/conformance/instructions");
+    let forms: String = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    // Forms on two halves and on four bytes have the name of the instruction on words.
+    let name = |opcode: &'static str| {
+        if opcode.starts_with('v') { opcode.trim_end_matches(['2', '4']) } else { opcode }
+    };
+    let missing: Vec<_> = opcodes.iter().filter(|opcode| !has_word(&forms, name(opcode))).collect();
+    assert!(missing.is_empty(), "in no form of the conformance suite: {missing:?}");
+}
+
 #[test]
 fn only_code_names_functions() {
     let code = "/// Calls cuMemAlloc_v2.\nlet x = call!(d, cuInit(0)); // cuMemFree_v2\nlog(\"cuCtxSynchronize\", t.cuDeviceGet);\n\

@@ -64,7 +64,7 @@ cases! {
     captures: a_capture_has_an_id_and_a_graph, a_thread_may_allocate_while_it_captures_if_it_says_so,
         a_graph_holds_user_objects_until_nothing_is_left_of_it;
     instructions: carry_flag, sums_and_quotients, products, bits_and_bytes, singles, doubles, quotients_and_roots,
-        sixteen_bit_floats, comparisons, conversions, logic, properties_of_floats, video,
+        sixteen_bit_floats, comparisons, conversions, logic, properties_of_floats, selections, video,
         eight_bit_floats, approximations, approximate_halves, gross_approximations;
     failures: wild_store_is_sticky, misaligned_access_is_sticky, trap_is_sticky;
     processes: posix_fd, legacy_handle, handle_of_a_dead_process;

@@ -78,16 +78,6 @@ fn angle(a: f64) -> Error {
     }
 }
 
-/// The number of `format` nearest to `exact`.
-fn round(format: Format, exact: f64) -> u64 {
-    match format {
-        F64 => exact.to_bits(),
-        F32 => (exact as f32).to_bits().into(),
-        F16 => half::f16::from_f64(exact).to_bits().into(),
-        _ => half::bf16::from_f64(exact).to_bits().into(),
-    }
-}
-
 /// Whether `got` is a result that PTX allows for an exact one. `special`: the operand is a zero, an infinity or NaN, so that
 /// the result is one of a table.
 fn allowed(format: Format, got: u64, exact: f64, error: Error, special: bool, ftz: bool) -> bool {
@@ -95,7 +85,7 @@ fn allowed(format: Format, got: u64, exact: f64, error: Error, special: bool, ft
         return format.is_nan(got);
     }
     if special || exact.is_infinite() {
-        return got == round(format, exact);
+        return got == format.nearest(exact);
     }
     // An infinity stands for the number behind the largest one.
     let limit = (1.0 + f64::from(format.bias())).exp2();
@@ -128,11 +118,13 @@ fn single(name: &str, ftz: bool, function: fn(f64) -> f64, error: fn(f64) -> Err
         F32.value(if ftz { F32.flush(a) } else { a })
     };
     let word = if ftz { ".ftz" } else { "" };
-    Form::new(&format!("{name}.approx{word}.f32"), 32, &[32], move |[a, ..]| round(F32, function(operand(a))))
-        .near(move |[a, ..], got| {
-            let a = operand(a);
-            allowed(F32, got, function(a), error(a), special(a), ftz)
-        })
+    Form::new(&format!("{name}.approx{word}.f32"), 32, &[32], move |[a, ..]| {
+        F32.nearest(function(operand(a)))
+    })
+    .near(move |[a, ..], got| {
+        let a = operand(a);
+        allowed(F32, got, function(a), error(a), special(a), ftz)
+    })
 }
 
 pub(crate) fn approximations(dut: &Dut) {
@@ -163,7 +155,7 @@ fn quotients(dut: &Dut) {
         let word = if ftz { ".ftz" } else { "" };
         let form = Form::new(&format!("div.{kind}{word}.f32"), 32, &[32; 2], move |[a, b, _]| {
             let [a, b] = operands([a, b]);
-            round(F32, a / b)
+            F32.nearest(a / b)
         });
         forms.push(form.near(move |[a, b, _], got| {
             let [a, b] = operands([a, b]);
@@ -209,7 +201,7 @@ pub(crate) fn approximate_halves(dut: &Dut) {
             let bits = bits & 0xffff;
             format.value(if ftz { format.flush(bits) } else { bits })
         };
-        let nearest = move |bits: u64| round(format, function(operand(bits)));
+        let nearest = move |bits: u64| format.nearest(function(operand(bits)));
         let near = move |bits: u64, got: u64| {
             let (a, got) = (operand(bits), got & 0xffff);
             // A relative error cannot be kept among subnormal numbers; one unit is left to them.

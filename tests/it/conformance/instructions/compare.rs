@@ -1,4 +1,4 @@
-//! `setp`, `set` and `slct` with every comparison of every type.
+//! `setp` and `set` with every comparison of every type.
 
 use std::cmp::Ordering;
 
@@ -141,12 +141,6 @@ pub(crate) fn comparisons(dut: &Dut) {
         }
     }
     combined(&mut forms);
-    forms.push(Form::new(
-        "slct.u64.s32",
-        64,
-        &[64, 64, 32],
-        |[a, b, c]| if c & 0x8000_0000 == 0 { a } else { b },
-    ));
     check(dut, &forms, &values::integers());
     floats(dut, F32, "f32", &values::singles());
     floats(dut, F64, "f64", &values::doubles());

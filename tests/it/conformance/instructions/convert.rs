@@ -56,6 +56,9 @@ pub(crate) fn conversions(dut: &Dut) {
         };
         to_integers(dut, ty, format, &operands);
         between_floats(dut, ty, format, &operands);
+        if format != BF16 {
+            within_a_float(dut, ty, format, &operands);
+        }
     }
 }
 
@@ -91,9 +94,18 @@ fn from_integers(dut: &Dut) {
                 continue;
             }
             for (round, mode) in MODES {
-                forms.push(form(&format!("cvt.{round}.{to}.{from}"), format.bits, source, move |a| {
-                    Exact::integer(integer(a, source, signed)).round(format, mode)
-                }));
+                for sat in if format == BF16 { &[false][..] } else { &[false, true] } {
+                    let word = if *sat { ".sat" } else { "" };
+                    forms.push(form(
+                        &format!("cvt.{round}{word}.{to}.{from}"),
+                        format.bits,
+                        source,
+                        move |a| {
+                            let bits = Exact::integer(integer(a, source, signed)).round(format, mode);
+                            if *sat { format.saturate(bits) } else { bits }
+                        },
+                    ));
+                }
             }
         }
     }
@@ -109,11 +121,12 @@ fn to_integers(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
         for (round, mode) in
             [("rni", Mode::Nearest), ("rzi", Mode::Zero), ("rmi", Mode::Down), ("rpi", Mode::Up)]
         {
-            for ftz in [false, true] {
+            // Results are clamped with and without `.sat`.
+            for word in ["", ".ftz", ".sat", ".ftz.sat"] {
+                let ftz = word.contains("ftz");
                 if ftz && format != F32 {
                     continue;
                 }
-                let word = if ftz { ".ftz" } else { "" };
                 forms.push(form(&format!("cvt.{round}{word}.{to}.{ty}"), width, format.bits, move |a| {
                     let bits = a & mask(format.bits);
                     let bits = if ftz { format.flush(bits) } else { bits };
@@ -133,14 +146,45 @@ fn to_integers(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
 
 /// The integral number next to a value; one beyond 2^100 stands for all larger ones.
 fn whole(format: Format, bits: u64, mode: Mode) -> i128 {
-    let value = format.value(bits);
-    let rounded = match mode {
+    integral(format.value(bits), mode) as i128
+}
+
+fn integral(value: f64, mode: Mode) -> f64 {
+    match mode {
         Mode::Nearest => value.round_ties_even(),
         Mode::Zero => value.trunc(),
         Mode::Down => value.floor(),
         Mode::Up => value.ceil(),
-    };
-    rounded as i128
+    }
+}
+
+/// Conversions of a type to itself, which round to integral numbers, flush or saturate.
+fn within_a_float(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
+    let mut forms = Vec::new();
+    let roundings =
+        [(".rni", Mode::Nearest), (".rzi", Mode::Zero), (".rmi", Mode::Down), (".rpi", Mode::Up)].map(Some);
+    for rounding in roundings.into_iter().chain([None]) {
+        for words in ["", ".ftz", ".sat", ".ftz.sat"] {
+            let (ftz, sat) = (words.contains("ftz"), words.contains("sat"));
+            if ftz && format != F32 {
+                continue;
+            }
+            let round = rounding.map_or("", |(word, _)| word);
+            let one = form(&format!("cvt{round}{words}.{ty}.{ty}"), format.bits, format.bits, move |a| {
+                let bits = a & mask(format.bits);
+                let bits = if ftz { format.flush(bits) } else { bits };
+                let bits = match rounding {
+                    Some((_, mode)) if !format.is_nan(bits) => {
+                        format.nearest(integral(format.value(bits), mode))
+                    }
+                    _ => bits,
+                };
+                if sat { format.saturate(bits) } else { bits }
+            });
+            forms.push(one.any_nan(format));
+        }
+    }
+    check(dut, &forms, operands);
 }
 
 fn between_floats(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
@@ -153,11 +197,11 @@ fn between_floats(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
         let modes: &[(&str, Mode)] = if widens { &[("", Mode::Nearest)] } else { &MODES };
         for (name, mode) in modes.iter().copied() {
             let dotted = if widens { String::new() } else { format!(".{name}") };
-            for words in ["", ".ftz", ".sat", ".relu"] {
+            for words in ["", ".ftz", ".sat", ".ftz.sat", ".relu"] {
                 let single = format == F32 || target == F32;
                 // Only conversions with f32 flush, and only those from f32 to 16 bits have `.relu`. bf16 has no `.sat`.
                 let exists = match words {
-                    ".ftz" => {
+                    ".ftz" | ".ftz.sat" => {
                         single && ![format, target].contains(&BF16) && (format != F32 || target.bits != 16)
                     }
                     ".sat" => target != BF16 && format != BF16,
@@ -184,16 +228,18 @@ fn between_floats(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
                 let one =
                     form(&format!("cvt{dotted}{words}.{to}.{ty}"), target.bits, format.bits, move |a| {
                         let bits = a & mask(format.bits);
-                        let bits = if words == ".ftz" && format == F32 { format.flush(bits) } else { bits };
+                        let bits =
+                            if words.contains("ftz") && format == F32 { format.flush(bits) } else { bits };
                         let bits = if format == BF16 && target == F32 {
                             // All bits of a NaN are kept.
                             bits << 16
                         } else {
                             round(&decode(format, bits), target, mode)
                         };
-                        let bits = if words == ".ftz" && target == F32 { target.flush(bits) } else { bits };
+                        let bits =
+                            if words.contains("ftz") && target == F32 { target.flush(bits) } else { bits };
                         match words {
-                            ".sat" => target.saturate(bits),
+                            ".sat" | ".ftz.sat" => target.saturate(bits),
                             ".relu" if !target.is_nan(bits) && bits & target.sign() != 0 => 0,
                             _ => bits,
                         }
@@ -206,11 +252,15 @@ fn between_floats(dut: &Dut, ty: &str, format: Format, operands: &[[u64; 3]]) {
     if format == F32 {
         for (to, target) in [("f16x2", F16), ("bf16x2", BF16)] {
             for (name, mode) in &MODES[..2] {
-                let mode = *mode;
-                forms.push(Form::new(&format!("cvt.{name}.{to}.f32"), 32, &[32, 32], move |[a, b, _]| {
-                    let one = |bits: u64| round(&decode(F32, bits & 0xffff_ffff), target, mode);
-                    one(a) << 16 | one(b)
-                }));
+                for (word, relu) in [("", false), (".relu", true)] {
+                    let one = move |bits: u64| {
+                        let bits = round(&decode(F32, bits & 0xffff_ffff), target, *mode);
+                        let negative = bits & target.sign() != 0 && !target.is_nan(bits);
+                        if relu && negative { 0 } else { bits }
+                    };
+                    let name = format!("cvt.{name}{word}.{to}.f32");
+                    forms.push(Form::new(&name, 32, &[32, 32], move |[a, b, _]| one(a) << 16 | one(b)));
+                }
             }
         }
     }

@@ -58,6 +58,16 @@ impl Format {
         }
     }
 
+    /// The number nearest to `value`.
+    pub(super) fn nearest(self, value: f64) -> u64 {
+        match self {
+            F64 => value.to_bits(),
+            F32 => (value as f32).to_bits().into(),
+            F16 => half::f16::from_f64(value).to_bits().into(),
+            _ => half::bf16::from_f64(value).to_bits().into(),
+        }
+    }
+
     /// Subnormal numbers become zeros of the same sign.
     pub(super) fn flush(self, bits: u64) -> u64 {
         if bits & (self.sign() - 1) < 1 << self.mantissa { bits & self.sign() } else { bits }

@@ -38,12 +38,21 @@ fn negated(format: Format, bits: u64) -> u64 {
     bits ^ format.sign()
 }
 
+/// Rounding as written, where none stands for `.rn`.
+fn roundings(name: &str) -> impl Iterator<Item = (String, Mode)> {
+    let default = matches!(name, "add" | "sub" | "mul").then(|| (String::new(), Mode::Nearest));
+    MODES.into_iter().map(|(word, mode)| (format!(".{word}"), mode)).chain(default)
+}
+
 type Function = fn(Format, [u64; 3], Mode) -> u64;
 
 const ADD: Function = |f, [a, b, _], mode| exact::add(f, a, b, mode);
 const SUB: Function = |f, [a, b, _], mode| exact::add(f, a, negated(f, b), mode);
 const MUL: Function = |f, [a, b, _], mode| exact::mul(f, a, b, mode);
 const FMA: Function = exact::fma;
+/// `mad` on floats is `fma`.
+const ARITHMETIC: [(&str, usize, Function); 5] =
+    [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA), ("mad", 3, FMA)];
 const DIV: Function = |f, [a, b, _], mode| exact::div(f, a, b, mode);
 const RCP: Function = |f, [a, ..], mode| exact::div(f, one(f), a, mode);
 const SQRT: Function = |f, [a, ..], mode| exact::sqrt(f, a, mode);
@@ -87,23 +96,30 @@ fn pair(instruction: &str, format: Format, sources: usize, extra: Extra, functio
 
 pub(crate) fn singles(dut: &Dut) {
     let mut forms = Vec::new();
-    for (name, sources, function) in [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA)] {
-        for (round, mode) in MODES {
+    for (name, sources, function) in ARITHMETIC {
+        for (round, mode) in roundings(name) {
             for (ftz, sat) in [(false, false), (true, false), (false, true), (true, true)] {
                 let words = [if ftz { ".ftz" } else { "" }, if sat { ".sat" } else { "" }].concat();
                 let extra = Extra { ftz, sat, relu: false };
-                forms.push(scalar(
-                    &format!("{name}.{round}{words}.f32"),
-                    F32,
-                    sources,
-                    extra,
-                    mode,
-                    function,
-                ));
+                forms.push(scalar(&format!("{name}{round}{words}.f32"), F32, sources, extra, mode, function));
             }
         }
     }
-    extremes(&mut forms, F32, "f32", &["", ".ftz", ".NaN", ".ftz.NaN", ".xorsign.abs", ".NaN.xorsign.abs"]);
+    extremes(
+        &mut forms,
+        F32,
+        "f32",
+        &[
+            "",
+            ".ftz",
+            ".NaN",
+            ".ftz.NaN",
+            ".xorsign.abs",
+            ".NaN.xorsign.abs",
+            ".ftz.xorsign.abs",
+            ".ftz.NaN.xorsign.abs",
+        ],
+    );
     signs(&mut forms, F32, "f32");
     check(dut, &forms, &values::singles());
 }
@@ -111,9 +127,9 @@ pub(crate) fn singles(dut: &Dut) {
 pub(crate) fn doubles(dut: &Dut) {
     let mut forms = Vec::new();
     let none = Extra::default();
-    for (name, sources, function) in [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA)] {
-        for (round, mode) in MODES {
-            forms.push(scalar(&format!("{name}.{round}.f64"), F64, sources, none, mode, function));
+    for (name, sources, function) in ARITHMETIC {
+        for (round, mode) in roundings(name) {
+            forms.push(scalar(&format!("{name}{round}.f64"), F64, sources, none, mode, function));
         }
     }
     extremes(&mut forms, F64, "f64", &[""]);
@@ -153,20 +169,27 @@ pub(crate) fn sixteen_bit_floats(dut: &Dut) {
         let words: &[&str] = if format == F16 { &["", ".ftz", ".sat", ".ftz.sat"] } else { &[""] };
         for (name, sources, function) in [("add", 2, ADD), ("sub", 2, SUB), ("mul", 2, MUL), ("fma", 3, FMA)]
         {
-            for words in words.iter().copied().chain((name == "fma").then_some(".relu")) {
+            let relu: &[&str] = match (name, format) {
+                ("fma", F16) => &[".relu", ".ftz.relu"],
+                ("fma", _) => &[".relu"],
+                _ => &[],
+            };
+            for words in words.iter().chain(relu) {
                 let has = |word| words.contains(word);
                 let extra = Extra { ftz: has("ftz"), sat: has("sat"), relu: has("relu") };
-                let name = format!("{name}.rn{words}.{ty}");
-                forms.push(scalar(&name, format, sources, extra, Mode::Nearest, function));
-                forms.push(pair(&format!("{name}x2"), format, sources, extra, function));
+                for round in if name == "fma" { &[".rn"][..] } else { &[".rn", ""] } {
+                    let name = format!("{name}{round}{words}.{ty}");
+                    forms.push(scalar(&name, format, sources, extra, Mode::Nearest, function));
+                    forms.push(pair(&format!("{name}x2"), format, sources, extra, function));
+                }
             }
         }
-        let words: &[&str] = if format == F16 {
-            &["", ".ftz", ".NaN", ".NaN.xorsign.abs"]
-        } else {
-            &["", ".NaN", ".xorsign.abs"]
-        };
+        let words: &[&str] = &["", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"];
         extremes(&mut forms, format, ty, words);
+        if format == F16 {
+            let words = &[".ftz", ".ftz.NaN", ".ftz.xorsign.abs", ".ftz.NaN.xorsign.abs"];
+            extremes(&mut forms, format, ty, words);
+        }
         signs(&mut forms, format, ty);
     }
     check(dut, &forms, &values::halves());
@@ -181,21 +204,23 @@ fn extremes(forms: &mut Vec<Form>, format: Format, ty: &str, words: &[&'static s
             let ftz = words.contains("ftz");
             let (nan, xorsign) = (words.contains("NaN"), words.contains("xorsign"));
             let mask = if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 };
-            let form = Form::new(
-                &format!("{name}{words}.{ty}"),
-                format.bits,
-                &[format.bits; 2],
-                move |[a, b, _]| {
-                    let [a, b] = [a, b].map(|bits| if ftz { format.flush(bits & mask) } else { bits & mask });
-                    let sign = (a ^ b) & format.sign();
-                    if nan && (format.is_nan(a) || format.is_nan(b)) {
-                        return format.nan();
-                    }
-                    let [x, y] = [a, b].map(|bits| if xorsign { bits & !format.sign() } else { bits });
-                    let value = function(format, [x, y, 0], Mode::Nearest);
-                    if xorsign && !format.is_nan(value) { value & !format.sign() | sign } else { value }
-                },
-            );
+            let one = move |a: u64, b: u64| {
+                let [a, b] = [a, b].map(|bits| if ftz { format.flush(bits & mask) } else { bits & mask });
+                let sign = (a ^ b) & format.sign();
+                if nan && (format.is_nan(a) || format.is_nan(b)) {
+                    return format.nan();
+                }
+                let [x, y] = [a, b].map(|bits| if xorsign { bits & !format.sign() } else { bits });
+                let value = function(format, [x, y, 0], Mode::Nearest);
+                if xorsign && !format.is_nan(value) { value & !format.sign() | sign } else { value }
+            };
+            let name = format!("{name}{words}.{ty}");
+            let form = Form::new(&name, format.bits, &[format.bits; 2], move |[a, b, _]| one(a, b));
+            if format.bits == 16 {
+                forms.push(Form::new(&format!("{name}x2"), 32, &[32; 2], move |[a, b, _]| {
+                    one(a >> 16, b >> 16) << 16 | one(a, b)
+                }));
+            }
             forms.push(if format == F64 { form.any_nan(format) } else { form });
         }
     }
@@ -218,19 +243,27 @@ fn extreme(format: Format, a: u64, b: u64, least: bool) -> u64 {
 /// `neg` and `abs`, of numbers: what they do to NaN is undefined. `copysign` where it exists.
 fn signs(forms: &mut Vec<Form>, format: Format, ty: &str) {
     let (bits, mask) = (format.bits, if format.bits == 64 { u64::MAX } else { (1 << format.bits) - 1 });
-    for (name, clear) in [("neg", 0), ("abs", format.sign())] {
-        let widen = if bits == 64 { String::new() } else { format!(" cvt.u64.u{bits} %x64, %x{bits};") };
-        let body = format!(
-            "{name}.{ty} %x{bits}, %a{bits};{widen} and.b64 %y64, %a64, {}; setp.gt.u64 %p, %y64, {}; \
-             @%p mov.u64 %x64, 0; mov.u64 %y64, 0;",
-            format.sign() - 1,
-            format.infinity()
-        );
-        forms.push(Form::raw(body, move |[a, ..]| {
-            let a = a & mask;
-            let value = if clear == 0 { a ^ format.sign() } else { a & !clear };
-            [if format.is_nan(a) { 0 } else { value }, 0]
-        }));
+    for (name, abs) in [("neg", false), ("abs", true)] {
+        let words: &[&str] = if matches!(format, F32 | F16) { &["", ".ftz"] } else { &[""] };
+        for words in words {
+            let ftz = !words.is_empty();
+            let one = move |a: u64| {
+                let a = if ftz { format.flush(a & mask) } else { a & mask };
+                if abs { a & !format.sign() } else { a ^ format.sign() }
+            };
+            let right = move |a: u64, got: u64| format.is_nan(a & mask) || got & mask == one(a);
+            let name = format!("{name}{words}.{ty}");
+            forms.push(
+                Form::new(&name, bits, &[bits], move |[a, ..]| one(a))
+                    .near(move |[a, ..], got| right(a, got)),
+            );
+            if bits == 16 {
+                forms.push(
+                    Form::new(&format!("{name}x2"), 32, &[32], move |[a, ..]| one(a >> 16) << 16 | one(a))
+                        .near(move |[a, ..], got| right(a, got) && right(a >> 16, got >> 16)),
+                );
+            }
+        }
     }
     if bits >= 32 {
         forms.push(Form::new(&format!("copysign.{ty}"), bits, &[bits; 2], move |[a, b, _]| {

@@ -138,6 +138,9 @@ pub(crate) fn products(dut: &Dut) {
     forms.push(Form::new("mad.hi.sat.s32", 32, &[32; 3], |[a, b, c]| {
         clamp(((extend(a, 32, true) * extend(b, 32, true)) >> 32) + extend(c, 32, true), 32, true)
     }));
+    forms.push(Form::new("mad24.hi.sat.s32", 32, &[32; 3], |[a, b, c]| {
+        clamp(((extend(a, 24, true) * extend(b, 24, true)) >> 16) + extend(c, 32, true), 32, true)
+    }));
     for (ty, signed) in [("u32", false), ("s32", true)] {
         let wide = move |a, b| extend(a, 24, signed) * extend(b, 24, signed);
         forms.push(Form::new(&format!("mul24.lo.{ty}"), 32, &[32; 2], move |[a, b, _]| cut(wide(a, b), 32)));
@@ -221,15 +224,7 @@ pub(crate) fn bits_and_bytes(dut: &Dut) {
             } else {
                 Form::new(&format!("bfe.{sign}{width}"), width, &[width, 32, 32], field)
             });
-            forms.push(Form::new(&format!("shr.{sign}{width}"), width, &[width, 32], move |[a, b, _]| {
-                let amount = (b & 0xffff_ffff).min(127);
-                cut(extend(a, width, signed) >> amount, width)
-            }));
         }
-        forms.push(Form::new(&one("shl"), width, &[width, 32], move |[a, b, _]| {
-            let amount = b & 0xffff_ffff;
-            if amount >= u64::from(width) { 0 } else { low(a << amount) }
-        }));
         for (pos, len) in
             [(0, 0), (0, 8), (5, 11), (28, 8), (31, 1), (32, 4), (60, 9), (0, 64), (0, 255), (255, 3)]
         {
@@ -241,6 +236,7 @@ pub(crate) fn bits_and_bytes(dut: &Dut) {
             }));
         }
     }
+    shifts(&mut forms);
     for (name, left, wrap) in [
         ("shf.l.clamp", true, false),
         ("shf.l.wrap", true, true),
@@ -298,4 +294,19 @@ pub(crate) fn bits_and_bytes(dut: &Dut) {
         }
     }
     check(dut, &forms, &values::integers());
+}
+
+fn shifts(forms: &mut Vec<Form>) {
+    for width in [16u32, 32, 64] {
+        forms.push(Form::new(&format!("shl.b{width}"), width, &[width, 32], move |[a, b, _]| {
+            let amount = b & 0xffff_ffff;
+            if amount >= u64::from(width) { 0 } else { cut(i128::from(a << amount), width) }
+        }));
+        for (sign, signed) in [("b", false), ("u", false), ("s", true)] {
+            forms.push(Form::new(&format!("shr.{sign}{width}"), width, &[width, 32], move |[a, b, _]| {
+                let amount = (b & 0xffff_ffff).min(127);
+                cut(extend(a, width, signed) >> amount, width)
+            }));
+        }
+    }
 }

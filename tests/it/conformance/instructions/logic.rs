@@ -1,4 +1,4 @@
-//! `and`, `or`, `xor` and `not`, on words and on predicates, and `testp`.
+//! `and`, `or`, `xor` and `not`, on words and on predicates, `selp` and `slct`, and `testp`.
 
 use super::super::dut::Dut;
 use super::exact::{F32, F64, Format};
@@ -33,6 +33,51 @@ pub(crate) fn logic(dut: &Dut) {
     let body = format!("{PREDICATES} not.pred %q, %p; selp.u64 %x64, 1, 0, %q;");
     forms.push(Form::raw(body, |[a, ..]| [!a & 1, 0]));
     check(dut, &forms, &values::integers());
+}
+
+/// The types that `selp` and `slct` have, with their widths.
+const SELECTED: [(&str, u32); 11] = [
+    ("b16", 16),
+    ("u16", 16),
+    ("s16", 16),
+    ("b32", 32),
+    ("u32", 32),
+    ("s32", 32),
+    ("f32", 32),
+    ("b64", 64),
+    ("u64", 64),
+    ("s64", 64),
+    ("f64", 64),
+];
+
+pub(crate) fn selections(dut: &Dut) {
+    let (mut by_integers, mut by_floats) = (Vec::new(), Vec::new());
+    for (ty, width) in SELECTED {
+        let choose =
+            move |first: bool, a: u64, b: u64| (if first { a } else { b }) & (u64::MAX >> (64 - width));
+        let widen = if width < 64 { format!("cvt.u64.u{width} %x64, %x{width};") } else { String::new() };
+        let body = format!(
+            "and.b32 %n, %c32, 1; setp.ne.u32 %p, %n, 0; selp.{ty} %x{width}, %a{width}, %b{width}, %p; {widen}"
+        );
+        by_integers.push(Form::raw(body, move |[a, b, c]| [choose(c & 1 != 0, a, b), 0]));
+        by_integers.push(Form::new(
+            &format!("slct.{ty}.s32"),
+            width,
+            &[width, width, 32],
+            move |[a, b, c]| choose(c & 0x8000_0000 == 0, a, b),
+        ));
+        for (word, ftz) in [("", false), (".ftz", true)] {
+            let name = format!("slct{word}.{ty}.f32");
+            by_floats.push(Form::new(&name, width, &[width, width, 32], move |[a, b, c]| {
+                let c = if ftz { F32.flush(c) } else { c };
+                // NaN chooses `b`, and -0 is not below zero.
+                let negative = c & F32.sign() != 0 && c != F32.sign();
+                choose(!negative && !F32.is_nan(c), a, b)
+            }));
+        }
+    }
+    check(dut, &by_integers, &values::integers());
+    check(dut, &by_floats, &values::singles());
 }
 
 /// A property of the exponent field, which is zero, all ones or between, and of the fraction.

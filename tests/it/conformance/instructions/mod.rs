@@ -21,5 +21,5 @@ pub(super) use convert::conversions;
 pub(super) use floats::{doubles, quotients_and_roots, singles, sixteen_bit_floats};
 pub(super) use fp8::eight_bit_floats;
 pub(super) use integers::{bits_and_bytes, products, sums_and_quotients};
-pub(super) use logic::{logic, properties_of_floats};
+pub(super) use logic::{logic, properties_of_floats, selections};
 pub(super) use video::video;

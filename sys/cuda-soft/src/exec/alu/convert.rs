@@ -87,7 +87,8 @@ fn from_integer(value: i128, dty: Ty, fp: Fp) -> u64 {
     if dty == Ty::F64 {
         let nearest = magnitude as f64;
         let residue = i128::from(magnitude) - nearest as i128;
-        return round::directed(nearest * sign, residue as f64 * sign, fp.round).to_bits();
+        let r = round::directed(nearest * sign, residue as f64 * sign, fp.round);
+        return if fp.sat { r.saturate() } else { r }.to_bits();
     }
     // Keep at most 53 bits; the last one is sticky.
     let shift = (64 - magnitude.leading_zeros()).saturating_sub(53);
