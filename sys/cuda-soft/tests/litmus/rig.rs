@@ -112,6 +112,19 @@ impl Devices {
         outcomes
     }
 
+    /// Runs `threads` once, as blocks, and returns how it ended.
+    pub(crate) fn run(&self, threads: &[String]) -> CUresult {
+        let function = self.load(0, &program(threads));
+        // SAFETY: the memory is alive.
+        unsafe {
+            ok((self.table.cuMemsetD8_v2)(self.memory, 0, BYTES));
+            ok((self.table.cuCtxSynchronize)());
+        }
+        self.launch(0, function, [0, 1], 0, [threads.len() as u32, 1]);
+        // SAFETY: no pointers are passed.
+        unsafe { (self.table.cuCtxSynchronize)() }
+    }
+
     fn enter(&self, device: usize) {
         // SAFETY: the context is alive.
         ok(unsafe { (self.table.cuCtxSetCurrent)(self.contexts[device]) });
