@@ -8,4 +8,5 @@ mod engines;
 mod kernels;
 mod limits;
 mod patterns;
+mod program;
 mod streams;
