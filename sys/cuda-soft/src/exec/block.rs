@@ -158,7 +158,8 @@ impl Block {
             {
                 self.turn = chance.below(self.warps.len());
             }
-            if still == 0 && (start.elapsed() >= QUANTUM || chance.is_some_and(|chance| chance.one_in(2))) {
+            // What a seed determines must not depend on the time.
+            if still == 0 && chance.map_or_else(|| start.elapsed() >= QUANTUM, |chance| chance.one_in(2)) {
                 return Ok(Outcome::Again);
             }
         }

@@ -177,22 +177,27 @@ impl Queues {
         if self.stop {
             return Choice::Stop;
         }
-        self.choice += 1;
-        let starts = match chance {
+        let (starts, look) = match chance {
+            // How often a thread finds nothing to do depends on the time, so that must take none of the choices.
+            Some(_) if self.ready.is_empty() && !self.can_start() => (false, false),
             Some(chance) => {
                 let ready = self.ready.len().max(1);
                 self.ready.rotate_left(chance.below(ready));
-                chance.one_in(2)
+                // Chance gives a ready block only a few instructions at a time, so looks at waiting ones must be rare.
+                (chance.one_in(2), chance.one_in(16))
             }
-            None => self.choice.is_multiple_of(8),
+            None => {
+                self.choice += 1;
+                (self.choice.is_multiple_of(8), self.choice.is_multiple_of(2))
+            }
         };
         if starts && let Some(unit) = self.start() {
             return Choice::Run(unit);
         }
-        // Chance gives a ready block only a few instructions at a time, so looks at waiting ones must be rare.
-        let rounds = if chance.is_some() { 16 } else { 2 };
-        let look = self.choice.is_multiple_of(rounds) && !self.ready.is_empty();
-        if look && let Some(unit) = self.waiting.pop_front() {
+        if look
+            && !self.ready.is_empty()
+            && let Some(unit) = self.waiting.pop_front()
+        {
             return Choice::Run(unit);
         }
         if let Some(unit) = self.ready.pop_front().or_else(|| self.start()) {

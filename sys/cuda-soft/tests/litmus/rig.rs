@@ -78,10 +78,23 @@ impl Devices {
         lines: Lines,
         outcome: impl Fn(&Memory) -> Vec<u32>,
     ) -> Outcomes {
+        self.count_of(SEEDS, threads, placement, block, lines, outcome)
+    }
+
+    /// The same with as many seeds as given.
+    pub(crate) fn count_of(
+        &self,
+        seeds: u64,
+        threads: &[String],
+        placement: Placement,
+        block: u32,
+        lines: Lines,
+        outcome: impl Fn(&Memory) -> Vec<u32>,
+    ) -> Outcomes {
         let text = program(threads);
         let functions = [0, 1].map(|device| self.load(device, &text));
         let mut outcomes = Outcomes::new();
-        for seed in 0..SEEDS {
+        for seed in 0..seeds {
             cuda_soft::weaken(Weak { seed, lines });
             self.enter(0);
             // SAFETY: the memory is alive.
@@ -110,6 +123,19 @@ impl Devices {
             *outcomes.entry(outcome(&Memory(memory))).or_default() += 1;
         }
         outcomes
+    }
+
+    /// Runs `threads` once, as blocks, and returns how it ended.
+    pub(crate) fn run(&self, threads: &[String]) -> CUresult {
+        let function = self.load(0, &program(threads));
+        // SAFETY: the memory is alive.
+        unsafe {
+            ok((self.table.cuMemsetD8_v2)(self.memory, 0, BYTES));
+            ok((self.table.cuCtxSynchronize)());
+        }
+        self.launch(0, function, [0, 1], 0, [threads.len() as u32, 1]);
+        // SAFETY: no pointers are passed.
+        unsafe { (self.table.cuCtxSynchronize)() }
     }
 
     fn enter(&self, device: usize) {

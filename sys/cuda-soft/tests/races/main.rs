@@ -9,4 +9,5 @@ mod engines;
 mod kernels;
 mod limits;
 mod patterns;
+mod program;
 mod streams;

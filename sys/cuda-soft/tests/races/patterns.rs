@@ -1,7 +1,7 @@
 //! Release and acquire patterns that take two accesses of one word, with another thread's store between them, and reductions, which pass
 //! releases on and are no part of an acquire pattern.
 
-use crate::kernels::Program;
+use crate::program::{DATA, Program};
 
 pub(crate) const PROGRAMS: &[Program] = &[
     Program {
@@ -32,6 +32,7 @@ LAST:
     @%p1 bra LAST;
     ld.acquire.gpu.global.u32 %r0, [%flag]; // again
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 3,
         block: 1,
@@ -69,6 +70,7 @@ READ:
     setp.ne.u32 %p1, %r0, 3;
     @%p1 bra READ;
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 3,
         block: 1,
@@ -116,6 +118,7 @@ LAST:
     @%p1 bra LAST;
     ld.acquire.gpu.global.u32 %r0, [%flag+128]; // again
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 3,
         block: 1,
@@ -148,6 +151,7 @@ READ: // which would acquire from the first block, if it saw its 1
     @%p1 bra READ;
     ld.acquire.gpu.global.u32 %r0, [%flag];
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 3,
         block: 1,
@@ -175,6 +179,7 @@ READ:
     @%p1 bra DONE;
     fence.acq_rel.gpu;
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 2,
         block: 1,
@@ -213,6 +218,7 @@ MEET_AGAIN:
     setp.ne.u32 %p0, %tid, 0;
     @%p0 bra DONE;
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 1,
         block: 64,
@@ -233,6 +239,7 @@ READ:
     @%p1 bra READ;
     fence.acquire.gpu;
     ld.weak.global.u32 %r1, [%data];",
+        guarded: DATA,
         devices: 1,
         grid: 2,
         block: 1,

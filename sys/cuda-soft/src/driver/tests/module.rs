@@ -340,3 +340,36 @@ fn a_cluster_launch_needs_a_grid_of_whole_clusters() {
     assert_eq!(unsafe { (t.cuStreamSynchronize)(s) }, OK);
     assert_eq!(read::<u32>(&t, to, 16), (0..16).collect::<Vec<u32>>());
 }
+
+/// Runs texts for compute capability 10.0, the only one of this process's devices.
+pub(super) fn run_targets_of_sm_100() {
+    configure(Config { devices: 1, compute_capability: (10, 0), ..Config::default() })
+        .expect("configured once");
+    let (t, mut context) = (driver_table(), std::ptr::null_mut());
+    // SAFETY: the pointer is to a local.
+    unsafe {
+        assert_eq!((t.cuInit)(0), OK);
+        assert_eq!((t.cuDevicePrimaryCtxRetain)(&raw mut context, 0), OK);
+        assert_eq!((t.cuCtxSetCurrent)(context), OK);
+    }
+    let (s, p) = (stream(&t), alloc(&t, 16));
+    for (value, target) in [(5, "sm_100"), (6, "sm_100a"), (7, "sm_100f"), (8, "sm_90")] {
+        let module = load(&t, &format!(".version 8.8\n.target {target}\n.address_size 64\n{STORE}"));
+        assert_eq!(store(&t, function(&t, module, c"store"), 4, s, p, value), OK);
+        // SAFETY: the stream is live.
+        assert_eq!(unsafe { (t.cuStreamSynchronize)(s) }, OK);
+        assert_eq!(read::<u32>(&t, p, 4), (value..value + 4).collect::<Vec<u32>>(), "{target}");
+    }
+    for target in ["sm_90a", "sm_103", "sm_103f", "sm_120"] {
+        let text = CString::new(format!(".version 8.8\n.target {target}\n.address_size 64\n{STORE}"));
+        let (text, mut module) = (text.expect("no NUL"), std::ptr::null_mut());
+        // SAFETY: a NUL-terminated text.
+        let code = unsafe { (t.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()) };
+        assert_eq!(code, CUresult::CUDA_ERROR_INVALID_PTX, "{target}");
+    }
+}
+
+#[test]
+fn a_device_of_compute_capability_10_0_runs_texts_for_sm_100_and_its_suffixes() {
+    process::alone("sm_100");
+}

@@ -211,6 +211,7 @@ fn helper() {
         }
         Ok("restricted") => restricted(),
         Ok("capturer") => capture_globally(),
+        Ok("sm_100") => module::run_targets_of_sm_100(),
         Ok(other) => panic!("no such role: {other}"),
         Err(_) => {}
     }
