@@ -182,6 +182,11 @@ pub const VARIABLES: &[Variable] = &[
         "(none)",
         "what software devices check: races, weak (races with weak loads), aligned (docs/race-detector.md)",
     ),
+    variable(
+        "AQUEDUCT_SOFT_SHADOW",
+        "4G",
+        "host memory that the race detector of software devices may take, in bytes or with K, M or G",
+    ),
     variable("AQUEDUCT_SOFT_SEED", "0", "determines the choices of weak loads"),
     variable(
         "AQUEDUCT_SOFT_LINES",
