@@ -347,4 +347,35 @@ mod tests {
         meeting.tick();
         assert!(meeting.finished());
     }
+
+    /// A rank that comes later may be the one that waits for the shortest time, and would give up without knowing for whom.
+    #[cfg(not(loom))]
+    #[test]
+    fn the_least_patient_rank_is_told_in_time_who_is_missing() {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        let network = crate::net::Network::new(Secret::from_bytes([7; 32]));
+        let claims = |from, to| Claims { purpose: purpose::RENDEZVOUS, scope: 1, from, to };
+        let soon = Deadline::after(Duration::from_secs(30));
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = network.listen_tcp_at(address, claims(Claims::ANY, Claims::ANY)).unwrap();
+        let Address::Tcp(address) = *listener.address() else { panic!("not TCP") };
+        let handler = Box::new(Meeting::new(None, DAY));
+        let reactor = Reactor::start("aq-test", ReactorConfig::default(), handler).unwrap();
+        reactor.listen(listener);
+        let stream = network.connect_tcp(&[address], claims(0, Claims::ANY), soon).unwrap();
+        let link = reactor.add(stream);
+        let admit = |meeting: &mut Meeting, rank, patience| {
+            meeting.admit(Hello { rank, size: 4, patience, address }, &link).unwrap();
+            meeting.tick();
+        };
+        for last in [0, 1] {
+            let mut meeting = Meeting::new(Some(4), DAY);
+            admit(&mut meeting, 1 - last, DAY);
+            assert!(meeting.failed.is_none());
+            admit(&mut meeting, 3, Duration::ZERO);
+            let error = meeting.failed.unwrap();
+            assert_eq!(error.kind(), ErrorKind::Timeout);
+            assert!(error.message().contains(&format!("ranks {last}, 2 of 4 did not arrive")), "{error}");
+        }
+    }
 }

@@ -217,3 +217,6 @@ fn check_apart(
     }
     Ok(())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuda_driver_sys::DriverTable;
+
 use super::call::Call;
 use super::{Choice, Collective, CollectiveConfig, Tuning};
 use crate::comm::{Communicator, CommunicatorConfig, together};
@@ -12,15 +14,20 @@ use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 use crate::plan::{Element, Kind, Plan, Reduction};
 
+mod tables;
+
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Two ranks with so much scratch each.
 fn ranks(scratch: usize) -> Vec<Communicator> {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    ranks_on(cuda_soft::driver_table(), CommunicatorConfig::default().with_scratch_bytes(scratch))
+}
+
+fn ranks_on(table: DriverTable, config: CommunicatorConfig) -> Vec<Communicator> {
+    let driver = Driver::software(table).unwrap();
     let devices = Device::all(&driver).unwrap();
     let contexts = [0, 1].map(|rank| Context::new(&devices[rank]).unwrap());
-    let config = CommunicatorConfig::default().with_peer_timeout(None).with_scratch_bytes(scratch);
-    Communicator::local(&contexts, config, LIMIT).unwrap()
+    Communicator::local(&contexts, config.with_peer_timeout(None), LIMIT).unwrap()
 }
 
 fn close(comms: &[Communicator]) {

@@ -279,3 +279,6 @@ pub(super) fn shape(comm: &Communicator) -> Shape {
     let geometry = agreed_geometry(comm);
     Shape { ranks: comm.size(), ..shape_of(geometry, usual_blocks(geometry).1) }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

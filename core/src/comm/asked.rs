@@ -134,3 +134,34 @@ impl fmt::Debug for Queue {
         f.debug_set().entries(&self.keys).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The numbers that such calls leave out are left out once: the other ranks leave out as many.
+    #[test]
+    fn calls_that_got_no_turn_are_counted_until_the_next_call() {
+        const OP: &str = "test";
+        let asked = Asked::default();
+        let turn = |told: &mut Vec<u64>| {
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let _turn = asked.call_turn(OP, deadline, |missed| told.push(missed)).unwrap();
+            asked.next_internal_tag() / TAGS
+        };
+        let mut told = Vec::new();
+        assert_eq!(turn(&mut told), 1);
+        let held = asked.call_turn(OP, Deadline::after(Duration::from_secs(60)), drop).unwrap();
+        let is_late =
+            || asked.call_turn(OP, Deadline::after(Duration::ZERO), |_| panic!("it has no turn")).is_err();
+        for _ in 0..2 {
+            assert!(thread::scope(|scope| scope.spawn(is_late).join().unwrap()));
+        }
+        drop(held);
+        // The second call was `held`; two were left out.
+        assert_eq!([turn(&mut told), turn(&mut told), turn(&mut told)], [5, 6, 7]);
+        assert_eq!(told, [0, 2, 0, 0]);
+    }
+}

@@ -113,3 +113,31 @@ impl MemoryExchange {
         (0..).zip(self.received.iter()).map(|(rank, _)| of(rank)).collect()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// The peer waits for it, so this rank must not go on as if all were well.
+    #[test]
+    fn a_memory_that_was_not_sent_is_an_error_also_if_all_were_received() {
+        let key = |peer| Key {
+            kind: Kind::MemorySend,
+            peer,
+            space: Namespace::Exchange { buffer: 0, count: 1 },
+            tag: 0,
+        };
+        let sent = [1, 2].map(|peer| Pending::new(key(peer)));
+        let exchange = MemoryExchange {
+            rank: 0,
+            mine: [].into(),
+            sent: sent.to_vec().into(),
+            received: vec![Vec::new(); 3].into(),
+        };
+        assert_eq!(exchange.get().unwrap_err().kind(), ErrorKind::InvalidUsage, "before setup()");
+        sent[0].complete(Ok(()));
+        sent[1].complete(Err(Error::timeout("send_memory", "rank 2 did not take it")));
+        assert_eq!(exchange.get().unwrap_err().message(), "rank 2 did not take it");
+    }
+}

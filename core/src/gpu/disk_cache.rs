@@ -187,6 +187,8 @@ fn remove(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// A folder that does not exist yet, removed at the end.
@@ -228,6 +230,16 @@ mod tests {
         assert_eq!(cache.read(key).as_deref(), Some(&b""[..]));
         assert_eq!(cache.read(Key::of(&["other"])), None);
         assert_eq!(folder.files(), [format!("{}.kernel", key.name())], "nothing unfinished is left");
+    }
+
+    /// Kernels that others can read tell them what this user runs.
+    #[test]
+    fn nobody_else_may_use_what_is_kept() {
+        let folder = Folder::new("rights");
+        let (cache, key) = (DiskCache::new(&folder.0), Key::of(&["k"]));
+        cache.write(key, b"content");
+        let rights = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((rights(&folder.0), rights(&cache.path(key))), (0o700, 0o600));
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::config::Limits;
 use super::exposed::{Exposed, Exposures, Refusal};
+use super::handlers::Handlers;
 use super::head::{Head, Operation};
 use super::inbox::{Bytes, Inbox, Item, Put};
+use super::incoming::Incoming;
 use super::line::Line;
 use super::links::{Link, Links};
 use super::member::Member;
@@ -230,6 +232,34 @@ fn no_data_lands_past_the_end_of_a_read() {
     assert!(reads.landed(frame(3), 3).unwrap().is_none());
     assert!(reads.landing(frame(2), 0).is_err(), "one byte is left");
     assert!(reads.landing(frame(2), 1).is_ok());
+}
+
+/// It would hold the read open for as long as it likes, and keep this side busy.
+#[test]
+fn an_owner_that_sends_no_bytes_breaks_the_protocol() {
+    let (mut reads, _) = reads(1, 4);
+    assert!(reads.ask(1, None, |_, _, _: &[u8]| Ok(true)).unwrap());
+    let data = |length| Head::new(Operation::Data, 0, 0, length);
+    assert!(reads.data(data(3), &[1; 3]).unwrap().is_none());
+    assert!(reads.data(data(0), &[]).is_err());
+}
+
+/// Otherwise its receiver would be told of data that it can never read.
+#[test]
+fn long_data_has_a_token_of_the_peer_that_sends_it() {
+    let (handlers, member, line) = (Handlers::default(), member(), line(&kept(100)));
+    let queue = handlers.set_queue("queue", 1).unwrap();
+    let frame = |sequence, generation| {
+        let token = Token { generation, ..served(0, 0).1.token() };
+        let body = [&token.to_bytes()[..], b"head"].concat();
+        let head = Head { sequence, ..Head::new(Operation::Long, 1, 0, body.len()) };
+        Incoming::new(&handlers, &member, &line, None).frame(head, &body)
+    };
+    assert!(frame(0, member.generation).unwrap());
+    assert_eq!(queue.try_recv().unwrap().long().unwrap().len(), 100);
+    let error = frame(1, member.generation + 1).unwrap_err();
+    assert!(error.message().contains("a token of another messenger"), "{error}");
+    assert!(queue.is_empty());
 }
 
 #[test]

@@ -296,6 +296,7 @@ mod tests {
 
     use super::*;
     use crate::env::PREFIX;
+    use crate::error::ErrorKind;
 
     fn of(variables: &[(&str, &str)]) -> MessengerConfig {
         let variables: BTreeMap<String, String> =
@@ -333,6 +334,24 @@ mod tests {
         assert!(
             MessengerConfig::default().with_inline(257).check().unwrap_err().message().contains("not of 257")
         );
+    }
+
+    /// A message of that length would never be sent.
+    #[test]
+    fn the_longest_eager_message_fits_into_inbox_and_send_buffer() {
+        let config = |inbox, send_buffer| {
+            MessengerConfig::default()
+                .with_eager_limit(1000)
+                .with_inbox(1, inbox)
+                .with_send_buffer(send_buffer)
+                .check()
+        };
+        config(1000, 1000).unwrap();
+        for (refused, what) in [(config(999, 1000), "inbox"), (config(1000, 999), "send buffer")] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            assert!(error.message().contains(what) && error.message().contains("at least 1000"), "{error}");
+        }
     }
 
     #[test]

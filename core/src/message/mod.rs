@@ -69,6 +69,8 @@ mod wire;
 #[cfg(all(test, not(loom)))]
 mod bounds_tests;
 #[cfg(all(test, not(loom)))]
+mod device_bounds_tests;
+#[cfg(all(test, not(loom)))]
 mod ends_tests;
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;

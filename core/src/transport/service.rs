@@ -330,4 +330,36 @@ mod tests {
         assert_eq!(wait().unwrap_err().message(), "first");
         wait().unwrap();
     }
+
+    /// Operations that were lost, of which no caller was told.
+    struct Lost;
+
+    impl Delivery for Lost {
+        fn peer(&self) -> u32 {
+            3
+        }
+
+        fn is_delivered(&self) -> bool {
+            true
+        }
+
+        fn lost(&self) -> Option<Error> {
+            Some(Error::peer_lost("x", 3, "it was killed"))
+        }
+
+        fn is_undelivered(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn whoever_waits_hears_what_a_connection_has_lost_that_is_still_there() {
+        let outstanding = Outstanding::default();
+        let wait = || outstanding.wait(|| Ok(()), Deadline::after(std::time::Duration::ZERO));
+        let lost: Arc<dyn Delivery> = Arc::new(Lost);
+        outstanding.add(Arc::downgrade(&lost));
+        assert_eq!(wait().unwrap_err().kind(), ErrorKind::PeerLost);
+        drop(lost);
+        wait().unwrap();
+    }
 }

@@ -9,8 +9,9 @@ use crate::bootstrap::{self, Bootstrap as _, LocalBootstrap};
 use crate::channel::PacketFormat;
 use crate::comm::{Communicator, CommunicatorConfig, Transport};
 use crate::deadline::Deadline;
-use crate::gpu::{Context, Device, Driver};
+use crate::gpu::{Context, Device, Driver, PinnedBuffer};
 use crate::memory::Registration;
+use crate::sync::Ordering;
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
@@ -109,5 +110,41 @@ fn a_channel_keeps_to_the_rights_of_the_peers_memory() {
             bootstrap.barrier(soon()).unwrap();
         }
         drop((stream, connection, comm));
+    });
+}
+
+/// The caller may drop it as soon as the call has returned, and the kernel writes later.
+#[test]
+fn a_stream_keeps_the_memory_of_a_result_until_its_kernel_has_ended() {
+    two_ranks(|bootstrap, comm| {
+        let (peer, context) = (1 - bootstrap.rank(), comm.context().clone());
+        let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
+        let mine = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+        comm.send_memory(&mine, peer, 0).unwrap();
+        let theirs = comm.recv_memory(peer, 0).unwrap();
+        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+        comm.setup(soon()).unwrap();
+        let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.get().unwrap());
+        let channel = MemoryChannel::new(&semaphore, &theirs, &mine, None).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let gate = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
+        for number in 1..=3 {
+            stream.wait_value64(&gate.slice(..).unwrap(), number).unwrap();
+            let result = Arc::new(GpuBuffer::new(&context, 8).unwrap());
+            let place = result.slice(..).unwrap();
+            match number {
+                1 => channel.poll(&stream, &place).unwrap(),
+                2 => channel.read_u32(&stream, 0, &place).unwrap(),
+                _ => channel.read_u64(&stream, 0, &place).unwrap(),
+            }
+            drop(place);
+            let kept = Arc::strong_count(&result) > 1;
+            gate.memory().word64(0).unwrap().store(number, Ordering::Release);
+            stream.synchronize(soon()).unwrap();
+            assert!(kept, "call {number}");
+        }
+        bootstrap.barrier(soon()).unwrap();
+        drop((channel, semaphore, theirs, stream, connection, comm));
     });
 }

@@ -342,48 +342,4 @@ impl std::fmt::Debug for Control {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::outcome::Outcome as _;
-    use crate::sync::AtomicUsize;
-
-    /// Counts how often somebody asks for kernels that gave up.
-    #[derive(Default)]
-    struct Asked(AtomicUsize);
-
-    impl Waiters for Asked {
-        fn dismiss(&self, _: u32) {}
-
-        fn abandoned(&self) -> Option<Option<u32>> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-    }
-
-    /// A rank that no thread serves.
-    fn unserved(waiters: Arc<Asked>) -> Arc<Control> {
-        let (abort, subscribers) = (Abort::new(), Subscribers::default());
-        Control::new(0, 2, Member { abort, waiters, subscribers, succeeds: false }, None)
-    }
-
-    #[test]
-    fn kernels_are_looked_at_only_once_some_were_told_to_leave() {
-        let waiters = Arc::<Asked>::default();
-        let control = unserved(waiters.clone());
-        for asked in [0, 1] {
-            control.check("x").unwrap();
-            assert_eq!(waiters.0.load(Ordering::Relaxed), asked);
-            control.dismissed.store(true, Ordering::Release);
-        }
-    }
-
-    #[test]
-    fn kernels_have_failed_if_the_communicator_was_closed_and_they_were_told_to_leave() {
-        for (closed, told) in [(false, false), (false, true), (true, false), (true, true)] {
-            let control = unserved(Arc::default());
-            drop(if closed { control.close() } else { control.leave() });
-            control.dismissed.store(told, Ordering::Release);
-            assert_eq!(control.outcome("x").is_err(), closed && told, "{closed} {told}");
-        }
-    }
-}
+mod tests;

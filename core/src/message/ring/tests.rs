@@ -23,6 +23,8 @@ use crate::shm::Segment;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
+mod descriptors;
+
 thread_local! {
     static FULL: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }

@@ -88,6 +88,10 @@ fn set(raw: &dyn RawStream, level: libc::c_int, name: libc::c_int, value: libc::
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::io::{self, Read, Write};
+    use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
     use super::*;
 
     #[test]
@@ -102,5 +106,50 @@ mod tests {
         look(false, 20).unwrap();
         let error = look(false, 21).unwrap_err();
         assert!(error.kind() == ErrorKind::PeerLost && error.message().contains("10s"), "{error}");
+    }
+
+    #[derive(Debug)]
+    struct Socket(TcpStream);
+
+    impl RawStream for Socket {
+        fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            (&self.0).read(into)
+        }
+
+        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            (&self.0).write(from)
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            self.0.shutdown(Shutdown::Both)
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    fn option(socket: &Socket, level: libc::c_int, name: libc::c_int) -> libc::c_int {
+        let (mut value, mut size) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
+        let fd = socket.fd().as_raw_fd();
+        // SAFETY: `value` and `size` live across the call and describe each other.
+        let got = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut size) };
+        assert_eq!(got, 0);
+        value
+    }
+
+    /// Nothing else notices on a link on which nobody sends.
+    #[test]
+    fn the_system_asks_an_idle_host_for_signs_of_life() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let connect = || Socket(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let [looked_after, left_alone] = [(); 2].map(|()| connect());
+        Liveness::new(&looked_after, Some(Duration::from_secs(9)));
+        Liveness::new(&left_alone, None);
+        let is_on = |socket| option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE) != 0;
+        assert!(is_on(&looked_after) && !is_on(&left_alone));
+        let tcp = |name| option(&looked_after, libc::IPPROTO_TCP, name);
+        // Idle for a third, and then two probes, each a third before it counts as unanswered.
+        assert_eq!([libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp), [3, 3, 2]);
     }
 }

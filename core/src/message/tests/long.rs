@@ -244,3 +244,17 @@ fn numbers_that_start_over_name_one_message_each() {
     until(&[&a, &b], || read.len() == 2 && sent.len() == 2);
     assert_eq!(kinds(read.take()), [Ok(vec![1; 9]), Ok(vec![3; 9])]);
 }
+
+/// The end of one does not make the deadline of the other forgotten.
+#[test]
+fn messages_of_different_deadlines_end_one_after_the_other() {
+    let (a, b) = (messenger(0), messenger(1));
+    let _queue = b.queue(1).unwrap();
+    let (peer, ended) = (a.connect(b.address(), SOON).unwrap(), Seen::new());
+    for milliseconds in [200, 1, 400] {
+        let deadline = Duration::from_millis(milliseconds);
+        assert!(peer.send_long(1, b"", vec![1; 100], deadline, ended.adder()).unwrap().is_posted());
+    }
+    until(&[&a, &b], || ended.len() == 3);
+    assert_eq!(kinds(ended.take()), vec![Err(ErrorKind::Timeout); 3]);
+}

@@ -233,4 +233,22 @@ mod tests {
             end.revoke((0, age));
         }
     }
+
+    /// Peers end pairs as often as they like, and the device has done nothing wrong.
+    #[test]
+    fn a_pair_that_has_ended_is_no_late_window() {
+        let nic = nic("null0");
+        let channel = nic.context.completion_channel().unwrap();
+        let completions = nic.context.completion_queue(1).unwrap();
+        let held = Arc::new(nic.copies.copy(&nic.domain, &nic.regions, &[7; 1000]).unwrap().unwrap());
+        let stock = Stock::new(held.region().clone(), 1000, Some(held));
+        for _ in 0..10 {
+            let theirs = super::super::reader::Unconnected::new(&nic, &channel).unwrap();
+            let (end, _) = OwnerEnd::new(&nic, &completions, &theirs.address()).unwrap();
+            lock(&end.live).as_ref().unwrap().abort();
+            let error = end.show((0, 0), &stock).unwrap_err();
+            assert!(error.kind() != ErrorKind::Timeout && end.is_closed(), "{error}");
+        }
+        assert!(nic.has_windows());
+    }
 }

@@ -302,14 +302,14 @@ fn structures() {
         "rank 0 block 0 operation 3: barrier 0 of rank 0 is of 2 blocks, but blocks [0] come to it",
     );
     wrong(&op(Op::Port(Box::new(put))), "packets lie in scratch only");
-    let many = Move {
-        sources: vec![input],
-        targets: vec![Operand::local(Buffer::Input, 1)],
-        count: 1,
-        reduction: None,
-        share: Some(Share { member: 0, of: 65_537 }),
+    let shared = |member, of| {
+        let (sources, targets) = (vec![input], vec![Operand::local(Buffer::Input, 1)]);
+        let share = Some(Share { member, of });
+        op(Op::Move(Box::new(Move { sources, targets, count: 1, reduction: None, share })))
     };
-    wrong(&op(Op::Move(Box::new(many))), "a group of 65537 blocks");
+    wrong(&shared(0, 65_537), "a group of 65537 blocks");
+    wrong(&shared(2, 2), "block 2 of a group of 2");
+    wrong(&shared(0, 0), "block 0 of a group of 0");
     let by_lines = |op: Op| {
         move |plan: &mut Plan| {
             plan.settings.protocol = Protocol::Ll128;

@@ -133,6 +133,17 @@ fn instances_keep_results() {
     }
 }
 
+/// Nobody else knows which of its chunks go together.
+#[test]
+fn chunks_of_a_custom_collective_are_interleaved_or_not_replicated() {
+    let mut plan = samples::one_shot(2, true);
+    plan.collective.kind = Kind::Custom("mine".into());
+    let error = replicate(&plan, 2, Policy::None).unwrap_err();
+    assert!(error.message().contains("only its author knows"), "{error}");
+    assert_eq!(replicate(&plan, 1, Policy::None).unwrap(), plan, "one instance is the plan itself");
+    replicate(&plan, 2, Policy::Interleaved).unwrap();
+}
+
 #[test]
 fn resources_keep_results() {
     for plan in samples::all() {

@@ -45,6 +45,15 @@ mod tests {
     use super::*;
     use crate::plan::samples;
 
+    /// A plan of which one rank does not wait for its peer.
+    fn wrong() -> Plan {
+        let mut plan = samples::two_shot(2);
+        let ops = &mut plan.ranks[0].blocks[0].ops;
+        let wait = ops.iter().position(|operation| matches!(operation.op, Op::Wait { .. }));
+        ops.remove(wait.expect("it waits for its peer"));
+        plan
+    }
+
     #[test]
     fn right_plans_are_checked_once_and_wrong_ones_every_time() {
         let folder = std::env::temp_dir().join(format!("aqueduct-verdicts-{}", std::process::id()));
@@ -55,10 +64,7 @@ mod tests {
         let (full, structure) =
             (ExecutorConfig::default(), ExecutorConfig { unchecked: true, ..Default::default() });
         let right = samples::two_shot(2);
-        let mut wrong = right.clone();
-        let ops = &mut wrong.ranks[0].blocks[0].ops;
-        let wait = ops.iter().position(|operation| matches!(operation.op, Op::Wait { .. }));
-        ops.remove(wait.expect("it waits for its peer"));
+        let wrong = wrong();
         for _ in 0..2 {
             assert!(!judge(&wrong, &full) && judge(&wrong, &structure));
             assert_eq!(files(), 0, "neither is a verdict of all checks");
@@ -75,6 +81,26 @@ mod tests {
             checked(&wrong, &full, &Offer::new(&wrong, &full, None), None).is_err(),
             "without the folder"
         );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// They may be of other checks, which have overlooked what these find.
+    #[test]
+    fn verdicts_of_other_builds_are_not_believed() {
+        let folder = std::env::temp_dir().join(format!("aqueduct-other-verdicts-{}", std::process::id()));
+        let wrong = wrong();
+        let config = ExecutorConfig::default();
+        let offer = Offer::new(&wrong, &config, None);
+        let (plan, version) = (format!("{:02x?}", offer.digest()), env!("CARGO_PKG_VERSION"));
+        for (version, sources) in
+            [(version, ""), (version, "0123456789abcdef"), ("0.0.0", env!("PLAN_SOURCES"))]
+        {
+            let of_another = Key::of(&["a right plan", version, sources, &plan]);
+            DiskCache::new(&folder).write(of_another, b"");
+        }
+        checked(&wrong, &config, &offer, Some(&folder)).unwrap_err();
+        DiskCache::new(&folder).write(key(&offer), b"");
+        checked(&wrong, &config, &offer, Some(&folder)).expect("this build's own");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -105,6 +105,14 @@ fn a_malformed_plan_or_input_is_refused() {
     let mut plan = samples::two_shot(2);
     let config = Config { seed: 0, reduction: None };
     assert!(run(&plan, &[vec![vec![1u64; 4]]], config).is_err(), "one input for two ranks");
+    let uneven = [vec![vec![1u64; 4], vec![1; 3]], vec![vec![1; 3], vec![1; 4]]];
+    for call in uneven {
+        assert!(run(&plan, &[call], config).is_err(), "a shorter input of one rank");
+    }
+    assert!(
+        run(&plan, &[vec![vec![1u64; 4]; 2], vec![vec![1; 3]; 2]], config).is_err(),
+        "another length in a later call"
+    );
     samples::change(&mut plan, 0, 0, 0, |moved| {
         moved.targets[0] = Operand::local(super::super::Buffer::Scratch, 9)
     });

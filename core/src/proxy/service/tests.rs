@@ -22,6 +22,8 @@ use crate::proxy::fifo::{Fifo, FifoConsumer};
 use crate::proxy::handler::ProxyHandler as _;
 use crate::sync::{AtomicU64, Ordering};
 
+mod several;
+
 thread_local! {
     static SENT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }

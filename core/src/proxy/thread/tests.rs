@@ -222,3 +222,19 @@ fn a_proxy_whose_fifo_cannot_be_drained_does_not_sleep_past_the_deadline_of_its_
     // The thread's own word, which is another one if it has found no time to close the FIFO.
     assert!(!late.message().contains("the handler has not returned"), "{late}");
 }
+
+/// Whoever has stopped it first relies on it that nothing is served behind that deadline.
+#[test]
+fn a_later_stop_does_not_put_off_the_end() {
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+    let busy = Busy::default();
+    let proxy = Proxy::start(&context, ProxyConfig::default(), busy.clone()).unwrap();
+    proxy.begin_stop(Deadline::after(Duration::from_millis(500)));
+    proxy.begin_stop(Deadline::after(Duration::from_secs(3600)));
+    let late = proxy.end_stop(Deadline::after(Duration::from_secs(60))).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Timeout);
+    // The thread's own word, as it has ended.
+    assert!(!late.message().contains("the handler has not returned"), "{late}");
+    assert!(proxy.is_over());
+}

@@ -267,6 +267,26 @@ fn every_setting_reaches_the_nic() {
     assert_eq!((rts.sq_psn, own.mtu), (own.psn, 512));
 }
 
+/// Packets that are longer than either port can take would be dropped.
+#[test]
+fn the_path_mtu_is_the_smaller_one_of_both_ends() {
+    let context = open("null0");
+    let (pd, cq) = (context.protection_domain().unwrap(), context.completion_queue(8).unwrap());
+    let create = |mtu| {
+        let settings = Settings { mtu: Some(mtu), ..Settings::default() };
+        let port = context.active_port(&settings).unwrap();
+        pd.queue_pair(&QpOptions::default(), &cq, &cq).unwrap().init(&port, &settings, Access::DATA).unwrap()
+    };
+    // In the units of the driver: 1 for 256 bytes, 2 for 512, 3 for 1,024.
+    for (own, theirs, agreed) in [(1024, 256, 1), (512, 1024, 2), (1024, 1024, 3)] {
+        let peer = create(theirs).address();
+        assert_eq!(peer.mtu, theirs);
+        let qp = create(own).connect(&peer).unwrap();
+        let [_, rtr] = standin::moves(qp.number())[..] else { panic!("two transitions") };
+        assert_eq!(rtr.path_mtu.0, agreed, "{own} here, {theirs} there");
+    }
+}
+
 /// The device serves 16 reads at once, and has 8 outstanding.
 #[test]
 fn the_depth_of_reads_is_the_least_of_both_ends() {

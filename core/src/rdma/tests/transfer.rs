@@ -197,3 +197,22 @@ fn a_window_posts_thousands_with_a_doorbell_and_a_completion_per_16() {
     let counts = standin::counts(a.qp.number());
     assert_eq!((counts.requests, counts.doorbells, counts.completions), (TOTAL, TOTAL / 16, TOTAL / 16));
 }
+
+#[test]
+fn a_request_whose_bytes_could_not_be_made_is_none() {
+    let (a, b) = standin_pair();
+    let there = Memory::new(16, 2);
+    let remote = there.register(&b.pd, Access::FLAGS);
+    let to = |offset| remote.remote().range(offset, 8).unwrap();
+    let mut batch = Batch::default();
+    batch.write_inline(&7_u64.to_ne_bytes(), to(0)).unwrap();
+    let refused = batch.write_inline_with(to(8), |bytes| {
+        bytes.fill(9);
+        Err(crate::Error::usage("test", "on purpose"))
+    });
+    assert_eq!(refused.map(drop).unwrap_err().message(), "on purpose");
+    assert_eq!(batch.len(), 1);
+    a.qp.post(&mut batch).unwrap();
+    standin::settle();
+    assert_eq!((there.word(0), there.byte(8)), (7, 2));
+}

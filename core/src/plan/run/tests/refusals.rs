@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cuda_driver_sys::CUresult;
 
 use super::super::super::program::{CollectiveProgram, Pattern, SyncType};
-use super::super::super::{Kind, Reduction, samples};
+use super::super::super::{Kind, Plan, Reduction, samples};
+use super::super::buffers::Window;
 use super::{
     Driver, Element, Executor, ExecutorConfig, LIMIT, Rig, Stream, alone, close, everywhere, ranks, ranks_on,
 };
@@ -154,11 +155,8 @@ fn packets_through_ports_over_a_nic_are_refused() {
     close(&comms);
 }
 
-/// In place the input of rank 1 begins in the middle of its buffer, which ends there: what its peer would read is not its own.
-#[test]
-fn a_buffer_of_a_peer_that_ends_before_its_part_is_refused() {
-    let _alone = alone();
-    let comms = ranks(2);
+/// An all-gather of two ranks in place: each reads its peer's part.
+fn pull() -> Plan {
     let program = CollectiveProgram::new("pull", Pattern::all_gather(2, 1).in_place());
     for (me, peer) in [(0, 1), (1, 0)] {
         let (mine, theirs) = (program.rank(me), program.rank(peer));
@@ -169,7 +167,15 @@ fn a_buffer_of_a_peer_that_ends_before_its_part_is_refused() {
         channel.signal(0, SyncType::Before);
         channel.wait(0, SyncType::None);
     }
-    let plan = program.build().unwrap();
+    program.build().unwrap()
+}
+
+/// In place the input of rank 1 begins in the middle of its buffer, which ends there: what its peer would read is not its own.
+#[test]
+fn a_buffer_of_a_peer_that_ends_before_its_part_is_refused() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let plan = pull();
     let results = everywhere(&comms, |comm| {
         let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().with_max_bytes(1024), LIMIT)?;
         let bytes = if comm.rank() == 0 { 2048 } else { 1024 };
@@ -184,6 +190,38 @@ fn a_buffer_of_a_peer_that_ends_before_its_part_is_refused() {
     let error = results[0].0.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
     assert!(error.message().contains("rank 1 has shown has 1024 bytes; this call needs 2048"), "{error}");
+}
+
+/// The first slice would be under way when the buffer's end is found.
+#[test]
+fn a_buffer_of_a_peer_that_ends_before_the_last_slice_is_refused_with_the_first() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let plan = pull();
+    let errors = everywhere(&comms, |comm| {
+        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().with_max_bytes(1024), LIMIT)?;
+        let buffer = Arc::new(GpuBuffer::new(comm.context(), 2048)?);
+        let shown = executor.prepare_buffers(&buffer, &buffer, LIMIT)?;
+        let stream = Stream::new(comm.context())?;
+        let slice = |from: u64, whole: u64| {
+            let part = 512 * comm.rank() as usize + from as usize;
+            let input = buffer.slice(part..part + 512)?;
+            let output = buffer.slice(from as usize..from as usize + 1024)?;
+            let of = (&shown, Window { from, whole });
+            executor.execute_within(&stream, of, [&input, &output], 128, (Element::I32, None))
+        };
+        let refused = slice(0, 2049).unwrap_err();
+        slice(0, 2048)?;
+        slice(1024, 2048)?;
+        stream.synchronize(LIMIT)?;
+        Ok(refused)
+    });
+    for (peer, error) in [1, 0].into_iter().zip(errors) {
+        let error = error.unwrap();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(peer)), "{error}");
+        assert!(error.message().contains("has 2048 bytes; this call needs 2049"), "{error}");
+    }
+    close(&comms);
 }
 
 #[test]

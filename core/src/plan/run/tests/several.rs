@@ -219,3 +219,34 @@ fn the_scratch_that_an_error_names_is_enough_for_a_plan_without_a_size() {
     assert!(named <= 64 << 10, "{error}");
     prepared(named).into_iter().for_each(Result::unwrap);
 }
+
+/// Plans without a size take what the others leave, in whatever order they are given: the one with a size must not fail for their sake.
+#[test]
+fn a_plan_with_a_size_goes_before_plans_without_one() {
+    const BYTES: u64 = 1 << 20;
+    let _alone = alone();
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+    let plan = samples::one_shot(2, true);
+    let sized = || settings().with_max_bytes(BYTES);
+    let unsized_ = || ExecutorConfig::default().with_variants([(Element::I32, None)]);
+    let comms = ranks(2);
+    let taken = everywhere(&comms, |comm| {
+        let _executor = Executor::prepare(comm, &plan, sized(), LIMIT)?;
+        Ok(comm.scratch().taken())
+    });
+    let needed = usize::try_from(taken.into_iter().next().unwrap().unwrap()).unwrap();
+    close(&comms);
+    let comms =
+        ranks_with(&driver, 2, CommunicatorConfig::default().with_scratch_bytes(needed + needed / 32));
+    let longest = everywhere(&comms, |comm| {
+        let wanted = [(&plan, unsized_()), (&plan, sized()), (&plan, unsized_())];
+        let executors = Executor::prepare_all(comm, &wanted, LIMIT.into())?;
+        sums(comm, &executors);
+        Ok(executors.iter().map(Executor::max_bytes).collect::<Vec<_>>())
+    });
+    for longest in longest {
+        let longest = longest.unwrap();
+        assert!(longest[1] == BYTES && longest[0] < BYTES && longest[2] < BYTES, "{longest:?}");
+    }
+    close(&comms);
+}

@@ -260,6 +260,7 @@ fn a_queue_that_has_failed_keeps_no_number_and_tells_everybody() {
     queue.remove(leaving);
     assert!(queue.is_leaving() && ports.number(leaving).is_some(), "a request may need it");
     queue.fail(&Error::usage("test", "on purpose"), true);
+    assert_eq!((queue.is_busy(), ports.dropped()), (false, 1), "the request that waited for room");
     assert!(!queue.is_leaving() && ports.number(leaving).is_none(), "no request is left");
     assert!(ports.check(present).is_err() && ports.number(present).is_some());
     queue.remove(present);
