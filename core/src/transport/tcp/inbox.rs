@@ -4,8 +4,6 @@
 //! memory is received in place, or copied if all of it is small and already in the buffer. Data for device memory
 //! goes through pinned memory and a copy on one stream, so that it lands in order; later frames land after it.
 
-mod updates;
-
 use std::io;
 use std::sync::Arc;
 
@@ -409,6 +407,20 @@ impl Inbox {
         Ok(put)
     }
 
+    /// Stores a signal in host memory, everything before it having landed; false if it belongs elsewhere.
+    fn store(&self, region: u64, offset: u64, value: u64, regions: &Regions) -> Result<bool> {
+        // SYNC connection.signal: the data of earlier frames was received by this thread, or by one that gave this inbox back
+        // through a lock.
+        regions.visit(region, self.peer, offset, 8, Use::Write, |place, at| match place.host() {
+            Some(host) => {
+                let word = host.memory().word64(at).map_err(|error| self.no_word().with_source(error))?;
+                word.store(value, Ordering::Release);
+                Ok(true)
+            }
+            None => Ok(false),
+        })?
+    }
+
     /// A counted frame whose effect is there. It has landed unless earlier ones have not.
     fn ended_now(&mut self, turn: &mut Turn) -> Result<()> {
         if self.landings.land_at_once() {
@@ -417,6 +429,49 @@ impl Inbox {
         }
         self.arrived(None, false, Effect::None);
         self.land(turn)
+    }
+
+    fn update(
+        &mut self,
+        region: u64,
+        offset: u64,
+        value: u64,
+        regions: &Regions,
+        turn: &mut Turn,
+    ) -> Result<()> {
+        match regions.find(region, self.peer, offset, 8, Use::Write)? {
+            Place::Host(to, _) => {
+                // Found out now, so that the peer is told: a word that is not aligned cannot be stored.
+                if let Err(error) = to.memory().word64(0) {
+                    turn.spent.push(Place::Host(to, None));
+                    return Err(self.no_word().with_source(error));
+                }
+                self.arrived(None, false, Effect::Store(to, value));
+            }
+            Place::Device(to) if !to.ptr().is_multiple_of(8) => {
+                turn.spent.push(Place::Device(to));
+                return Err(self.no_word());
+            }
+            Place::Device(to) => {
+                let staging = &mut self.staging;
+                // SYNC connection.signal: the value follows the copies on the stream, and comes with a fence.
+                let written = staging.stream().write_value64(&to, value);
+                turn.spent.push(Place::Device(to));
+                written?;
+                let copied = staging.event()?;
+                turn.copies -= 1;
+                self.arrived(Some(copied), false, Effect::None);
+            }
+            Place::Elsewhere => return Err(self.nowhere()),
+        }
+        Ok(())
+    }
+
+    /// The peer asks for the update of something that is no word.
+    fn no_word(&self) -> Error {
+        let message =
+            format!("rank {} updated a word at an offset that is no multiple of 8 bytes", self.peer);
+        Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer)
     }
 
     fn nowhere(&self) -> Error {
