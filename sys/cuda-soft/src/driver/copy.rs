@@ -52,12 +52,13 @@ entries! {
 
     fn cuMemcpyPeer(dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, len: usize) {
         let machine = machine()?;
-        context::current(machine)?;
-        // The copy is ordered after all earlier work of both contexts.
+        let current = context::current(machine)?;
+        // The copy is ordered behind all earlier work of both contexts, and before all later work.
         for context in [dst_context, src_context] {
             context::synchronize(context::find(machine, context)?)?;
         }
-        synchronous(Place::Device(dst), Place::Device(src), len)
+        synchronous(Place::Device(dst), Place::Device(src), len)?;
+        context::synchronize(current)
     }
 
     fn cuMemcpyPeerAsync(
