@@ -44,6 +44,10 @@ suite() { # NAME SOURCE CRATE: a test binary
 export AQUEDUCT_TEST_SEED=1 PROPTEST_RNG_SEED=1 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1
 parts=(^wire.rs: ^abort.rs: ^proxy/ ^memory/ ^setup/ ^channel/ ^transport/ ^group/ ^net/)
 for ((at = 1; at <= $#; at++)); do
-    case ${!at} in --*) at=$((at + 1)) ;; *) parts=() ;; esac
+    case ${!at} in
+        --changed) parts=() at=$((at + 1)) ;;
+        --*) at=$((at + 1)) ;;
+        *) parts=() ;;
+    esac
 done
 "$folder/bin/mutants" rust run "$folder" --most "$most" "${options[@]}" "$@" "${parts[@]}"

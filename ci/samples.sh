@@ -49,7 +49,7 @@ find "$out" -name '*.ptx' -print0 | sort -z | xargs -0 -r "${CARGO_TARGET_DIR:-t
 echo "$(wc -l <"$out/not-compiled.txt") not compiled"
 grep -q '^loaded ' "$out/loaded.txt" || { echo "samples: nothing was loaded"; exit 1; }
 # See the documentation of cuda-soft, "Not supported".
-if grep -E '^ *[0-9]+ refused: ' "$out/loaded.txt" | grep -vE "textures and surfaces|'(wmma|tex|tld4|txq|suld|sust|sured|suq)'|\.tf32|device runtime"; then
+if grep -E '^ *[0-9]+ refused: ' "$out/loaded.txt" | grep -vE "textures and surfaces are not supported|'(wmma|wgmma|tcgen05|mma|ldmatrix|stmatrix|movmatrix|tex|tld4|txq|suld|sust|sured|suq)' is not supported|modifier '\.tf32'|does not support the device runtime"; then
     echo "samples: refused for a reason that is not among those that the software device leaves out"
     exit 1
 fi

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::completion::Failure;
 
 /// How long the request that failed may complete after another one that was flushed because of it.
-const LATER: Duration = Duration::from_millis(200);
+const LATER: Duration = Duration::from_millis(50);
 
 /// The first failure of a link's queue pairs. The requests and the receives of a queue pair, and different queue pairs, complete in their
 /// own orders (InfiniBand Architecture Specification, volume 1, chapter 10): what was flushed may be polled before the request whose failure
@@ -21,7 +21,7 @@ impl Cause {
     /// Takes a completion's failure: the first counts, or the first that was not flushed.
     pub(crate) fn add(&mut self, failure: Failure) {
         if self.first.is_none_or(|known| known.is_flushed() && !failure.is_flushed()) {
-            self.since = failure.is_flushed().then(|| self.since.unwrap_or_else(Instant::now));
+            self.since = failure.is_flushed().then(Instant::now);
             self.first = Some(failure);
         }
     }

@@ -36,7 +36,7 @@
 //! - Bounds are exact to the byte, not to the page, and host code can access device memory.
 //! - Each allocation takes one file descriptor. The memory limit applies to each process separately.
 //! - The last release of a primary context clears its error; hardware may need a new process.
-//! - `cuMemcpyPeer` blocks the caller until both contexts are idle. Stream priorities are stored and have no effect.
+//! - `cuMemcpyPeer` blocks the caller until both contexts are idle and the copy is done. Stream priorities are stored and have no effect.
 //! - Asynchronous copies (`cp.async`, bulk ones included) complete at once.
 //! - The heap of kernels has 8 MiB, and the buffer of `printf` 1 MiB; their limits cannot be changed.
 //! - Multicast is off unless `AQUEDUCT_SOFT_MULTICAST=1`. Plain loads, stores and copies of a multicast address are faults. A

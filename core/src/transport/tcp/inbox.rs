@@ -469,8 +469,7 @@ impl Inbox {
 
     /// The peer asks for the update of something that is no word.
     fn no_word(&self) -> Error {
-        let message =
-            format!("rank {} updated a word at an offset that is no multiple of 8 bytes", self.peer);
+        let message = format!("rank {} updated a word at a place that is not aligned to 8 bytes", self.peer);
         Error::new(ErrorKind::Remote, "recv", message).with_peer(self.peer)
     }
 

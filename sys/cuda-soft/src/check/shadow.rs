@@ -93,7 +93,8 @@ struct Cell {
 }
 
 /// Bytes that are counted for the words of a page, for four bytes in place of a word, and for a place that was written by strong
-/// accesses. What grows with the number of threads is not counted: the reads of a word, and what a strong write published.
+/// accesses. Not counted is what grows with the number of threads, the reads of a word and what a strong write published, and the few
+/// earlier strong writes of a place that weak loads may still see.
 const WORDS: usize = size_of::<Page>() + (PAGE / WORD) as usize * size_of::<Word>();
 const BYTES: usize = size_of::<[Cell; WORD as usize]>();
 const PLACES: usize = (PAGE / LONGEST) as usize * size_of::<Vec<(u64, History)>>();
@@ -198,6 +199,18 @@ impl Shadow {
                 near.filter(|(at, _)| *at < from + len && at + LONGEST > from).for_each(|(_, h)| h.settle());
             }
         }
+    }
+
+    /// Forgets the shared memory of a grid's blocks, because they have ended.
+    pub(super) fn forget_grid(&mut self, grid: u64) {
+        let Self { pages, room } = self;
+        pages.retain(|(object, _), content| {
+            let stays = !matches!(object, Object::Block(of, _) if *of == grid);
+            if !stays {
+                room.give_back(content.bytes());
+            }
+            stays
+        });
     }
 
     /// Forgets `len` bytes of an object, because that memory is gone.

@@ -61,6 +61,11 @@ impl Checker {
     pub(crate) fn forget(&self, object: Object, from: u64, len: u64) {
         self.lock().shadow.forget(object, from, len);
     }
+
+    /// Forgets the shared memory of a grid's blocks, because they have ended.
+    pub(crate) fn forget_grid(&self, grid: u64) {
+        self.lock().shadow.forget_grid(grid);
+    }
 }
 
 impl State {

@@ -1,7 +1,7 @@
 //! Copies and fills.
 //!
 //! A copy without a stream goes into the legacy stream. It blocks until complete if one side is host memory or has
-//! `SYNC_MEMOPS` set; fills and other copies return at once. An asynchronous copy from pageable memory buffers a small
+//! `SYNC_MEMOPS` set; so does `cuMemcpyPeer`; fills and other copies return at once. An asynchronous copy from pageable memory buffers a small
 //! source and blocks for a large one; a copy to pageable memory blocks.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
@@ -19,7 +19,7 @@ use crate::stream::work::Work;
 
 entries! {
     fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, len: usize) {
-        synchronous(unified(dst)?, unified(src)?, len)
+        synchronous(unified(dst)?, unified(src)?, len, false)
     }
 
     fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, len: usize, on: CUstream) {
@@ -27,15 +27,15 @@ entries! {
     }
 
     fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, len: usize) {
-        synchronous(Place::Device(dst), Place::Host(src as u64), len)
+        synchronous(Place::Device(dst), Place::Host(src as u64), len, false)
     }
 
     fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, len: usize) {
-        synchronous(Place::Host(dst as u64), Place::Device(src), len)
+        synchronous(Place::Host(dst as u64), Place::Device(src), len, false)
     }
 
     fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, len: usize) {
-        synchronous(Place::Device(dst), Place::Device(src), len)
+        synchronous(Place::Device(dst), Place::Device(src), len, false)
     }
 
     fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, len: usize, on: CUstream) {
@@ -53,12 +53,11 @@ entries! {
     fn cuMemcpyPeer(dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext, len: usize) {
         let machine = machine()?;
         let current = context::current(machine)?;
-        // The copy is ordered behind all earlier work of both contexts, and before all later work.
-        for context in [dst_context, src_context] {
-            context::synchronize(context::find(machine, context)?)?;
+        // The copy is ordered behind all earlier work of these contexts, and before all later work.
+        for device in [current, context::find(machine, dst_context)?, context::find(machine, src_context)?] {
+            context::synchronize(device)?;
         }
-        synchronous(Place::Device(dst), Place::Device(src), len)?;
-        context::synchronize(current)
+        synchronous(Place::Device(dst), Place::Device(src), len, true)
     }
 
     fn cuMemcpyPeerAsync(
@@ -133,7 +132,8 @@ fn check(machine: &Machine, device: &Device, place: &Place, len: u64, write: boo
     }
 }
 
-fn synchronous(dst: Place, src: Place, len: usize) -> Result {
+/// A copy in the legacy stream. With `wait`, or if the driver has to wait for it, it is over when this returns.
+fn synchronous(dst: Place, src: Place, len: usize, wait: bool) -> Result {
     let machine = machine()?;
     let device = context::current(machine)?;
     let legacy = device.streams.legacy();
@@ -145,7 +145,7 @@ fn synchronous(dst: Place, src: Place, len: usize) -> Result {
     let on_device = |p: &Place| matches!(p, Place::Device(_));
     let (_, wait_dst) = check(machine, device, &dst, len as u64, true)?;
     let (_, wait_src) = check(machine, device, &src, len as u64, false)?;
-    let wait = wait_dst || wait_src || !on_device(&dst) || !on_device(&src);
+    let wait = wait || wait_dst || wait_src || !on_device(&dst) || !on_device(&src);
     submit(machine, device, legacy, MemoryOp::Copy { dst, src, len: len as u64 }, wait)
 }
 

@@ -133,7 +133,7 @@ struct Queues {
     ready: VecDeque<Unit>,
     waiting: VecDeque<Unit>,
     devices: BTreeMap<usize, Device>,
-    /// Number of choices made so far.
+    /// Number of choices made so far that no chance made.
     choice: u64,
     /// Whether a thread is the poller of the waiting units.
     polling: bool,

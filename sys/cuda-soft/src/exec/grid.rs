@@ -125,6 +125,9 @@ impl Grid {
     /// Counts `count` blocks as ended, or as never starting. After the last block, calls the callback.
     pub(super) fn ended(&self, count: u64) {
         if count != 0 && self.remaining.fetch_sub(count, Ordering::AcqRel) == count {
+            if let Some(work) = &self.launch.check {
+                work.checker().forget_grid(self.id);
+            }
             let mut end = self.end.lock();
             let (fault, done) = (end.fault.take(), end.done.take());
             drop(end);

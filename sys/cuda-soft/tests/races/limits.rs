@@ -16,6 +16,9 @@ const WRITE: &str = "
     mad.wide.u32 %at, %tid, 4096, %data;
     st.weak.global.u32 [%at], 7; // here";
 
+const SHARED: &str = "
+    st.weak.shared.u32 [shared], 7;";
+
 #[test]
 #[ignore = "the child of another test"]
 fn touches_more_and_less_memory_than_is_followed() {
@@ -38,6 +41,8 @@ fn touches_more_and_less_memory_than_is_followed() {
     assert_eq!(touch(&write(PAGES)), CUresult::CUDA_ERROR_LAUNCH_FAILED);
     assert_eq!(touch(&fill), CUresult::CUDA_ERROR_LAUNCH_FAILED);
     assert_eq!(touch(&write(8)), CUresult::CUDA_SUCCESS, "memory that is gone makes room");
+    let blocks = |devices: &Devices| (0..PAGES).for_each(|_| devices.launch(SHARED, 0, 2, 1));
+    assert_eq!(touch(&blocks), CUresult::CUDA_SUCCESS, "shared memory goes with its block");
     assert_eq!(cuda_soft::races(), [""; 0]);
 }
 

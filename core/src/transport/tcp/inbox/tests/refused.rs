@@ -75,6 +75,6 @@ fn an_update_of_what_is_no_word_is_the_peers_fault() {
         let update = Frame::Update { region: grant.number(), offset: 12, value: 7 };
         let error = inbox.progress(&Flood::of(update, 0), &regions, COPIES).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{error}");
-        assert!(error.message().contains("no multiple of 8"), "{error}");
+        assert!(error.message().contains("not aligned to 8"), "{error}");
     }
 }
