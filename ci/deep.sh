@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The long lanes, which a release must pass but not every change. Each has a time limit. The last
-# lines are a summary. About an hour on 2 cores without mutants, which take more.
+# lines are a summary. Several hours on 2 cores, and more with mutants.
 #
 #   ci/deep.sh             all lanes
 #   ci/deep.sh LANE...     only these (see the calls of `lane` below)
@@ -254,7 +254,7 @@ messages() {
         tests 300 -p aqueduct --lib a_thousand_idle_peers -- --nocapture
 }
 # Repeats all tests, to find failures that depend on timing: with more threads than cores, and beside two busy loops.
-again() { repeated "$(($(nproc) * 4))"; }
+again() { repeated 900 "$(($(nproc) * 4))"; }
 loaded() {
     local loops=() lane_shell=$BASHPID turn
     for _ in 1 2; do
@@ -263,12 +263,12 @@ loaded() {
         loops+=($!)
     done
     trap 'kill "${loops[@]}" 2>/dev/null' EXIT
-    repeated "$(($(nproc) + 1))"
+    repeated 1500 "$(($(nproc) + 1))"
 }
-repeated() { # THREADS
+repeated() { # SECONDS THREADS
     local round
     for ((round = 1; round <= rounds; round++)); do
-        tests 1500 --workspace --quiet --lib --tests -- --test-threads="$1" >.cache/ci/round.log 2>&1 ||
+        tests "$1" --workspace --quiet --lib --tests -- --test-threads="$2" >.cache/ci/round.log 2>&1 ||
             { cat .cache/ci/round.log; echo "round $round of $rounds failed"; return 1; }
     done
     echo "all tests passed $rounds times"

@@ -33,19 +33,23 @@ fn two_ranks(run: impl Fn(&LocalBootstrap, Communicator) + Sync) {
     });
 }
 
+/// A channel to the other rank over 64 bytes of each. Both ranks call this.
+fn channel(comm: &Communicator) -> MemoryChannel {
+    let peer = 1 - comm.rank();
+    let buffer = Arc::new(GpuBuffer::new(comm.context(), 64).unwrap());
+    let mine = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
+    comm.send_memory(&mine, peer, 0).unwrap();
+    let theirs = comm.recv_memory(peer, 0).unwrap();
+    let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
+    let semaphore = comm.build_semaphore(&connection, 0).unwrap();
+    comm.setup(soon()).unwrap();
+    MemoryChannel::new(&semaphore.get().unwrap(), &theirs.get().unwrap(), &mine, None).unwrap()
+}
+
 #[test]
 fn a_channel_refuses_what_does_not_fit_in_the_words_of_the_call_and_everything_after_an_abort() {
     two_ranks(|bootstrap, comm| {
-        let (me, peer, context) = (bootstrap.rank(), 1 - bootstrap.rank(), comm.context().clone());
-        let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
-        let mine = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
-        comm.send_memory(&mine, peer, 0).unwrap();
-        let theirs = comm.recv_memory(peer, 0).unwrap();
-        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
-        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
-        comm.setup(soon()).unwrap();
-        let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.get().unwrap());
-        let channel = MemoryChannel::new(&semaphore, &theirs, &mine, None).unwrap();
+        let (me, context, channel) = (bootstrap.rank(), comm.context().clone(), channel(&comm));
         if me == 0 {
             let stream = Stream::new(&context).unwrap();
             let says = |result: Result<()>, words: &str| {
@@ -64,7 +68,7 @@ fn a_channel_refuses_what_does_not_fit_in_the_words_of_the_call_and_everything_a
             assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
         }
         bootstrap.barrier(soon()).unwrap();
-        drop((channel, semaphore, theirs, comm));
+        drop((channel, comm));
     });
 }
 
@@ -117,16 +121,7 @@ fn a_channel_keeps_to_the_rights_of_the_peers_memory() {
 #[test]
 fn a_stream_keeps_the_memory_of_a_result_until_its_kernel_has_ended() {
     two_ranks(|bootstrap, comm| {
-        let (peer, context) = (1 - bootstrap.rank(), comm.context().clone());
-        let buffer = Arc::new(GpuBuffer::new(&context, 64).unwrap());
-        let mine = comm.register_memory(&buffer, Transport::CudaIpc).unwrap();
-        comm.send_memory(&mine, peer, 0).unwrap();
-        let theirs = comm.recv_memory(peer, 0).unwrap();
-        let connection = comm.connect(peer, 0, Transport::CudaIpc).unwrap();
-        let semaphore = comm.build_semaphore(&connection, 0).unwrap();
-        comm.setup(soon()).unwrap();
-        let (semaphore, theirs) = (semaphore.get().unwrap(), theirs.get().unwrap());
-        let channel = MemoryChannel::new(&semaphore, &theirs, &mine, None).unwrap();
+        let (context, channel) = (comm.context().clone(), channel(&comm));
         let stream = Stream::new(&context).unwrap();
         let gate = Arc::new(PinnedBuffer::new(&context, 8).unwrap());
         for number in 1..=3 {
@@ -145,6 +140,6 @@ fn a_stream_keeps_the_memory_of_a_result_until_its_kernel_has_ended() {
             assert!(kept, "call {number}");
         }
         bootstrap.barrier(soon()).unwrap();
-        drop((channel, semaphore, theirs, stream, connection, comm));
+        drop((channel, stream, comm));
     });
 }

@@ -222,7 +222,7 @@ impl State {
         let done = match completion.result {
             Ok(done) => done,
             Err(failure) => {
-                // What was flushed by an end that is known is no failure.
+                // A request that a known end has flushed is no failure.
                 if !failure.is_flushed() || self.ended.is_none() {
                     self.cause.add(failure);
                 }

@@ -269,7 +269,7 @@ impl Page {
         }
     }
 
-    /// What is counted for it.
+    /// The bytes that the limit counts for it.
     fn bytes(&self) -> usize {
         let split = self.words.iter().filter(|word| matches!(word, Word::Bytes(_))).count();
         let places: usize = self.histories.iter().map(Vec::len).sum();

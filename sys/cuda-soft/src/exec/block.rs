@@ -158,7 +158,7 @@ impl Block {
             {
                 self.turn = chance.below(self.warps.len());
             }
-            // What a seed determines must not depend on the time.
+            // The seed alone determines the choices: the time must not.
             if still == 0 && chance.map_or_else(|| start.elapsed() >= QUANTUM, |chance| chance.one_in(2)) {
                 return Ok(Outcome::Again);
             }

@@ -1,4 +1,4 @@
-//! What a seed determines, and that a kernel which fails names it.
+//! A seed determines the outcomes of a grid, and a kernel that fails names its seed.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What the detector cannot follow fails, and does not pass unseen: some instructions, and more memory than it may keep.
+//! The detector ends a kernel that it cannot follow, because of an instruction or for lack of memory: it passes nothing unseen.
 
 use cuda_driver_sys::CUresult;
 use cuda_soft::Config;

@@ -1,4 +1,4 @@
-//! What a rank makes of kernels that were told to leave, without a thread that serves it.
+//! A rank looks at kernels that were told to leave, without a thread that serves it.
 
 use std::time::Instant;
 
