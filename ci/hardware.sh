@@ -52,7 +52,7 @@ step loss 240 env AQUEDUCT_TEST_MOMENTS=20 "$BIN/it" loss::hardware --ignored --
 # The orderings of docs/memory-model.md: trials, forbidden outcomes and the twins' rates of every tag.
 SHOW=80 step litmus 900 "$BIN/it" litmus::hardware --ignored --nocapture --test-threads=1
 # The kernels against their oracles. ptx-text compares texts and needs no device.
-for name in channel fifo half library ll128 perf plan port; do
+for name in channel fifo half library ll128 patience perf plan port; do
     if [ -x "$BIN/ptx-$name" ]; then
         step "ptx-$name" 300 env AQUEDUCT_DRIVER=cuda "$BIN/ptx-$name" --test-threads=1
     else

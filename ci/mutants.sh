@@ -29,7 +29,7 @@ suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
     ln -f "$binary" "$folder/bin/$name"
     suites+=(--suite "$name=$folder/bin/$name${2:+=$2}")
 }
-for name in channel fifo half ll128 port watched; do suite "tests/$name.rs"; done
+for name in channel fifo half ll128 patience port watched; do suite "tests/$name.rs"; done
 for name in perf plan weak; do suite "tests/$name/main.rs"; done
 suite tests/library/main.rs memory::linked,port::linked,synchronisation::linked
 if [ $command = run ]; then
