@@ -63,18 +63,28 @@ not_run+=("ptx/tests watched, weak: they are about what the software device alon
 step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
-# The tools of compute-sanitizer over every kernel of the self-test. Each fails on findings.
+# The four tools of compute-sanitizer over the kernels of the self-test, of ptx/tests, and of the hardware tests. Each fails on findings.
 sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)}
-if [ -n "$sanitizer" ]; then
+sanitize() { # NAME SECONDS COMMAND...
+    local name=$1 seconds=$2 tool
+    shift 2
     for tool in memcheck racecheck synccheck initcheck; do
-        step "sanitizer-$tool" 600 env AQUEDUCT_TIMEOUT=300 AQUEDUCT_PEER_TIMEOUT=60 "$sanitizer" --tool "$tool" \
-            --target-processes all --error-exitcode 9 "$BIN/aqueduct" selftest --quick
+        # Tests give wrong calls to the driver on purpose; what they get for it is theirs to judge.
+        SHOW=2 step "sanitizer-$tool-$name" "$seconds" env AQUEDUCT_TIMEOUT=300 AQUEDUCT_PEER_TIMEOUT=60 AQUEDUCT_TEST_PATIENCE=120 \
+            "$sanitizer" --tool "$tool" --report-api-errors no --target-processes all --error-exitcode 9 "$@"
         # A process that is not the first does not pass its tool's exit status on.
-        if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]' "$out/sanitizer-$tool.txt"; then
-            failed+=("sanitizer-$tool (findings)")
-            grep -E '^=========' "$out/sanitizer-$tool.txt" | head -n 40
+        if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]' "$out/sanitizer-$tool-$name.txt"; then
+            failed+=("sanitizer-$tool-$name (findings)")
+            grep -E '^=========' "$out/sanitizer-$tool-$name.txt" | head -n 40
         fi
     done
+}
+if [ -n "$sanitizer" ]; then
+    sanitize selftest 600 "$BIN/aqueduct" selftest --quick
+    for name in channel fifo half library ll128 patience perf plan port; do
+        [ ! -x "$BIN/ptx-$name" ] || sanitize "ptx-$name" 600 env AQUEDUCT_DRIVER=cuda "$BIN/ptx-$name" --test-threads=1
+    done
+    sanitize tests 1800 "$BIN/it" hardware --ignored --test-threads=1 --skip loss:: --skip litmus::
 else
     not_run+=("compute-sanitizer: not found; set COMPUTE_SANITIZER to its path")
 fi

@@ -31,8 +31,8 @@ pub struct Config {
     pub lacks: Lacks,
     /// Checks while work runs.
     pub check: Check,
-    /// With a seed, work of streams begins and ends late, and new memory and registers are filled with garbage: all that the driver
-    /// API and PTX allow and a program may not rely on (`AQUEDUCT_SOFT_UNKIND`).
+    /// With a seed, work of streams begins and ends late, and memory and registers that are new hold garbage, shared and local memory
+    /// included: all that the driver API and PTX allow and a program may not rely on (`AQUEDUCT_SOFT_UNKIND`).
     pub unkind: Option<u64>,
 }
 
@@ -45,8 +45,8 @@ pub struct Check {
     /// (`AQUEDUCT_SOFT_CHECK=aligned`). PTX promises that lanes meet again only at `bar.warp.sync` and its like, though compilers
     /// rely on more.
     pub aligned: bool,
-    /// Strong loads and stores behave as weakly as the memory model allows, and registers hold garbage until they are written
-    /// (`AQUEDUCT_SOFT_CHECK=weak`, which looks for races, too).
+    /// Strong loads and stores behave as weakly as the memory model allows, and registers, shared and local memory hold garbage
+    /// until they are written (`AQUEDUCT_SOFT_CHECK=weak`, which looks for races, too).
     pub weak: Option<Weak>,
 }
 

@@ -206,7 +206,7 @@ impl Warp {
             let own = &mut self.lanes[lane];
             let lines = chance.lines();
             let oldest = history.oldest(&Reader { who, known: &own.known, at: spot.at, lines });
-            if oldest < last && chance.one_in(3) && own.may_be_stale(spot.object, spot.at) {
+            if oldest < last && chance.one_in(2) && own.may_be_stale(spot.object, spot.at) {
                 at = oldest + chance.below(last - oldest);
             } else {
                 own.is_fresh(spot.object, spot.at);

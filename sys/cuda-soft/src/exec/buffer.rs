@@ -32,7 +32,12 @@ impl Line {
     }
 }
 
-/// Allocates a zeroed buffer of at least `bytes` bytes.
-pub(super) fn lines(bytes: u64) -> Box<[Line]> {
-    (0..bytes.div_ceil(128)).map(|_| Line::default()).collect()
+/// Allocates a buffer of at least `bytes` bytes: zeros, or what a seed determines.
+pub(super) fn lines(bytes: u64, garbage: Option<u64>) -> Box<[Line]> {
+    let lines: Box<[Line]> = (0..bytes.div_ceil(128)).map(|_| Line::default()).collect();
+    if let Some(seed) = garbage {
+        let mut garbage = fastrand::Rng::with_seed(seed);
+        lines.iter().for_each(|line| (0..16).for_each(|word| line.set(word, garbage.u64(..))));
+    }
+    lines
 }

@@ -48,12 +48,13 @@ impl Barrier {
 }
 
 impl Cluster {
-    /// Creates the state of `blocks` blocks with `size` bytes of shared memory and `threads` threads each.
-    pub(super) fn new(blocks: u32, size: u64, threads: u32) -> Self {
+    /// Creates the state of `blocks` blocks with `size` bytes of shared memory and `threads` threads each. With a seed, the memory holds
+    /// garbage at first.
+    pub(super) fn new(blocks: u32, size: u64, threads: u32, garbage: Option<u64>) -> Self {
         let stride = size.next_multiple_of(128);
         let live = u64::from(blocks) * u64::from(threads);
         Cluster {
-            memory: lines(stride * u64::from(blocks)),
+            memory: lines(stride * u64::from(blocks), garbage),
             stride,
             size,
             blocks,
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn addresses_name_blocks_and_bounds_are_those_of_one_block() {
-        let cluster = Cluster::new(3, 200, 32);
+        let cluster = Cluster::new(3, 200, 32, None);
         let (own, other) = (cluster.shared(1), cluster.shared(2));
         assert_eq!(cluster.host(1, 8), own.base + 8);
         assert_eq!((cluster.host(1, map(8, 2)), cluster.named(1, map(8, 2))), (other.base + 8, 2));
@@ -149,12 +150,12 @@ mod tests {
         assert_eq!(cluster.address(other.base + 8), map(8, 2));
         assert!(cluster.holds(own.base, own.base + 200) && !cluster.holds(own.base, own.base + 201));
         assert!(!cluster.holds(cluster.shared(2).end, cluster.shared(2).end + 1));
-        assert!(!Cluster::new(1, 0, 1).holds(own.base, own.base));
+        assert!(!Cluster::new(1, 0, 1, None).holds(own.base, own.base));
     }
 
     #[test]
     fn the_barrier_waits_for_live_threads_only() {
-        let cluster = Cluster::new(2, 0, 32);
+        let cluster = Cluster::new(2, 0, 32, None);
         let first = cluster.arrive(32);
         assert_eq!(cluster.odd(), first);
         cluster.arrive(31);

@@ -225,7 +225,8 @@ impl Queues {
             if pending.next == grid.blocks() {
                 device.grids.pop_front();
             }
-            let cluster = Arc::new(Cluster::new(blocks, grid.shared_size(), grid.threads()));
+            let garbage = grid.launch().garbage.map(|seed| seed.wrapping_add(first << 16 | 0xffff));
+            let cluster = Arc::new(Cluster::new(blocks, grid.shared_size(), grid.threads(), garbage));
             let mut units = (0..u64::from(blocks)).map(|rank| {
                 let block = Block::new(Arc::clone(&grid), first + rank, Arc::clone(&cluster));
                 Unit::Block(Box::new(block), cost)

@@ -38,7 +38,7 @@ struct End {
 impl Grid {
     pub(super) fn new(launch: Launch, done: Done) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let params = lines(launch.params.len() as u64);
+        let params = lines(launch.params.len() as u64, None);
         for (at, byte) in launch.params.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..byte.len()].copy_from_slice(byte);

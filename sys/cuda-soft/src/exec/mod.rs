@@ -116,7 +116,7 @@ pub struct Launch {
     pub(crate) check: Option<Arc<check::Work>>,
     /// Whether warps must be together at aligned barriers.
     pub(crate) aligned: bool,
-    /// With a seed, registers hold garbage until they are written.
+    /// With a seed, registers, shared and local memory hold garbage until they are written.
     pub(crate) garbage: Option<u64>,
 }
 

@@ -94,7 +94,8 @@ pub(super) struct Deferred {
 }
 
 impl Warp {
-    /// Creates a warp whose lanes `live` are at the beginning of `function`. `garbage` is for [`Regs::new`].
+    /// Creates a warp whose lanes `live` are at the beginning of `function`. With a seed, its registers
+    /// and local memory hold garbage at first.
     pub(super) fn new(
         index: usize,
         live: u32,
@@ -125,7 +126,7 @@ impl Warp {
             rare: Rare::default(),
             spinning: 0,
             watches: Vec::new(),
-            stacks: lines(u64::from(stack_size) * LANES as u64),
+            stacks: lines(u64::from(stack_size) * LANES as u64, garbage),
             stack_size,
             check: None,
             deferred: None,

@@ -39,11 +39,11 @@ fn a_packet_of_narrower_elements_falls_apart() {
         "st.relaxed.sys.global.v4.u32 [%x], {5, 1, 6, 1};",
         "ld.relaxed.sys.global.v4.u32 {%r0, %r1, %r2, %r3}, [%x];",
     );
-    // Whichever of the four have come. The rarest come in about 0.8 % of the seeds, with another number of them in each run.
+    // Whichever of the four have come.
     let allowed = (0..16)
         .map(|parts: u32| [5, 1, 6, 1].iter().zip(0..).map(|(value, n)| value * (parts >> n & 1)).collect());
     assert!(outcomes.keys().eq(&allowed.collect::<BTreeSet<Vec<u32>>>()), "{outcomes:?}");
-    assert!(outcomes.values().all(|count| count * 400 >= seeds), "{outcomes:?}");
+    assert!(outcomes.values().all(|count| count * 100 >= seeds), "{outcomes:?}");
 }
 
 /// A warp writes a line, and another reads it twice. Outcomes: whether its first look saw any part, saw the flag, saw all;

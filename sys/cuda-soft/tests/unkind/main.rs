@@ -153,12 +153,12 @@ fn new_memory_of_an_unkind_device_begins_with_a_mebibyte_of_garbage() {
     assert_eq!(measure("measure_new_memory", false), [0; 6]);
 }
 
-/// Counts the lanes in which a register that was not written is not zero.
+/// Counts the lanes in which a register, a word of shared memory, and one of local memory that were not written are not zero.
 #[test]
 #[ignore = "a measurement of another test"]
 fn measure_registers() {
     let device = Device::new();
-    let target = device.pinned(32 * 4);
+    let target = device.pinned(3 * 32 * 4);
     device.launch(
         ".version 8.6
 .target sm_90
@@ -166,22 +166,32 @@ fn measure_registers() {
 .visible .entry k(.param .u64 target)
 {
     .reg .u64 %at;
-    .reg .u32 %lane, %never;
+    .reg .u32 %lane, %never, %found, %place;
+    .shared .align 4 .b32 all[32];
+    .local .align 4 .b32 own[4];
     ld.param.u64 %at, [target];
     mov.u32 %lane, %tid.x;
     mad.wide.u32 %at, %lane, 4, %at;
     st.global.u32 [%at], %never;
+    mov.u32 %place, all;
+    mad.lo.u32 %place, %lane, 4, %place;
+    ld.shared.u32 %found, [%place];
+    st.global.u32 [%at+128], %found;
+    ld.local.u32 %found, [own+4];
+    st.global.u32 [%at+256], %found;
     ret;
 }
 ",
         target,
     );
     device.wait();
-    print([(0..32).filter(|lane| device.load(target + lane * 4) != 0).count()]);
+    print(
+        [0, 128, 256].map(|part| (0..32).filter(|lane| device.load(target + part + lane * 4) != 0).count()),
+    );
 }
 
 #[test]
-fn registers_of_an_unkind_device_hold_garbage_at_first() {
-    assert_eq!(measure("measure_registers", true), [32]);
-    assert_eq!(measure("measure_registers", false), [0]);
+fn registers_shared_and_local_memory_of_an_unkind_device_hold_garbage_at_first() {
+    assert_eq!(measure("measure_registers", true), [32; 3]);
+    assert_eq!(measure("measure_registers", false), [0; 3]);
 }
