@@ -20,8 +20,7 @@ const KERNEL: &str = "
     .reg .u64 %handle, %lane, %lanes, %bytes, %out;
     .reg .u32 %thread, %later, %status;
     .reg .pred %p;
-    .param .u64 p0, p1, p2, p3, p4, p5;
-    .param .u32 p6, status;
+    .param .u32 status;
     mov.u32 %thread, %tid.x;
     ld.param.u64 %lanes, [lanes];
     ld.param.u64 %bytes, [bytes];
@@ -29,17 +28,21 @@ const KERNEL: &str = "
     cvt.u64.u32 %lane, %later;
     setp.ge.u64 %p, %lane, %lanes;
     @%p bra DONE;
-    st.param.u64 [p1], 0;
-    st.param.u64 [p2], 0;
-    st.param.u64 [p3], %bytes;
-    st.param.u64 [p4], %lane;
-    st.param.u64 [p5], %lanes;
-    st.param.u32 [p6], FLAG;
     setp.ge.u32 %p, %thread, 32;
     @%p bra COMING;
     ld.param.u64 %handle, [waiting];
-    st.param.u64 [p0], %handle;
-    call (status), WAIT;
+    {
+        .param .u64 p0, p1, p2, p3, p4, p5;
+        .param .u32 p6;
+        st.param.u64 [p0], %handle;
+        st.param.u64 [p1], 0;
+        st.param.u64 [p2], 0;
+        st.param.u64 [p3], %bytes;
+        st.param.u64 [p4], %lane;
+        st.param.u64 [p5], %lanes;
+        st.param.u32 [p6], FLAG;
+        call (status), WAIT;
+    }
     ld.param.u32 %status, [status];
     setp.ne.u32 %p, %thread, 0;
     @%p bra DONE;
@@ -53,8 +56,18 @@ LATER:
     setp.ne.u32 %p, %later, 0;
     @%p bra LATER;
     ld.param.u64 %handle, [coming];
-    st.param.u64 [p0], %handle;
-    call PEER;
+    {
+        .param .u64 p0, p1, p2, p3, p4, p5;
+        .param .u32 p6;
+        st.param.u64 [p0], %handle;
+        st.param.u64 [p1], 0;
+        st.param.u64 [p2], 0;
+        st.param.u64 [p3], %bytes;
+        st.param.u64 [p4], %lane;
+        st.param.u64 [p5], %lanes;
+        st.param.u32 [p6], FLAG;
+        call PEER;
+    }
 DONE:
     ret;
 }

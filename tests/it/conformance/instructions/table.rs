@@ -2,6 +2,8 @@
 
 use std::ffi::CString;
 use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 
 use cuda_driver_sys::CUresult;
 
@@ -89,6 +91,13 @@ fn module(forms: &[Form]) -> String {
 /// With the first differences of each form whose results differ from its oracle.
 pub(super) fn check(dut: &Dut, forms: &[Form], operands: &[Operands]) {
     let text = CString::new(module(forms)).expect("no NUL");
+    // `ci/ptx.sh` has NVIDIA's assembler read what the software device accepts.
+    if let Some(folder) = std::env::var_os("CONFORMANCE_TEXTS") {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let path = Path::new(&folder).join(format!("instructions.{:x}.ptx", hasher.finish()));
+        std::fs::write(path, text.as_bytes()).expect("the folder can be written");
+    }
     let (t, mut module) = (&dut.t, std::ptr::null_mut());
     ok!((t.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()));
     let bytes: Vec<u8> = operands.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();

@@ -52,8 +52,11 @@ fn words() -> Vec<Form> {
         for (types, [d_signed, a_signed, b_signed]) in types() {
             let exact = move |a, b| function(extend(a, 32, a_signed), extend(b, 32, b_signed));
             for (suffix, sat) in [("", false), (".sat", true)] {
-                let first =
-                    move |a, b| if sat { clamp(exact(a, b), 32, d_signed) } else { cut(exact(a, b), 32) };
+                // An H200 lets unsigned results above 2^32 - 1 wrap, though PTX says that they are clamped.
+                let first = move |a, b| match exact(a, b) {
+                    exact if sat && (d_signed || exact < 0) => clamp(exact, 32, d_signed),
+                    exact => cut(exact, 32),
+                };
                 let name = format!("{name}.{types}{suffix}");
                 forms.push(Form::new(&name, 32, &[32; 2], move |[a, b, _]| first(a, b)));
                 forms.push(Form::new(&format!("{name}.add"), 32, &[32; 3], move |[a, b, c]| {

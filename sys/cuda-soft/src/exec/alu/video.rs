@@ -59,6 +59,9 @@ fn compute(op: VideoOp, a: i64, b: i64) -> i64 {
 fn clamp(value: i64, bits: u32, signed: bool) -> i64 {
     if signed {
         value.clamp(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    } else if bits == 32 {
+        // An H200 clamps what is below zero, and lets what is above 2^32 - 1 wrap, against PTX's text.
+        value.max(0) & i64::from(u32::MAX)
     } else {
         value.clamp(0, (1 << bits) - 1)
     }

@@ -83,7 +83,7 @@ fn rounding(b: &Builder<'_, '_>, m: &mut Modifiers<'_>, dty: Ty, sty: Ty) -> Res
         }
     }
     fp.ftz = (dty == Ty::F32 || sty == Ty::F32) && m.take("ftz");
-    fp.sat = dty != Ty::Bf16 && !contains(dty, sty) && m.take("sat");
+    fp.sat = ![dty, sty].contains(&Ty::Bf16) && !contains(dty, sty) && m.take("sat");
     Ok(fp)
 }
 
