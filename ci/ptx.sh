@@ -100,6 +100,18 @@ else
     echo "NOT RUN: ptx, the device library's header and examples: no nvcc and nvlink in the folder of $PTXAS; set NVCC"
 fi
 
+# The tables of instructions with which devices are compared (tests/it/conformance): NVIDIA's assembler must take what the software device
+# takes, or the comparison fails on GPUs only.
+mkdir "$work/tables"
+CONFORMANCE_TEXTS=$work/tables cargo test -q --locked -p aqueduct-tests --test it -- conformance::soft::instructions >"$work/tables.log" 2>&1 ||
+    { cat "$work/tables.log"; exit 1; }
+tables=0
+for table in "$work"/tables/*.ptx; do
+    "$PTXAS" -O0 -arch=sm_90 "$table" -o "$work/table.cubin" || { echo "ptx: a table of instructions does not assemble" >&2; exit 1; }
+    tables=$((tables + 1))
+done
+echo "ptx: $tables tables of instructions assembled"
+
 if [ "${1:-}" = --sass ]; then
     [ -n "${NVDISASM:-}" ] || { venv .cache/cuda-sass 'nvidia-cuda-nvdisasm>=13.2' && NVDISASM=$(find_tool nvdisasm "$PWD/.cache/cuda-sass"); }
     # `expect KERNEL PATTERN COUNT`: fails unless the kernel has at least COUNT instructions of this kind.
