@@ -22,7 +22,7 @@ use crate::ptx::{self, ast};
 pub(crate) struct Loaded {
     pub(crate) device: usize,
     pub(crate) image: Arc<Image>,
-    /// `.version`, in the form of `CU_FUNC_ATTRIBUTE_PTX_VERSION`.
+    /// What `CU_FUNC_ATTRIBUTE_PTX_VERSION` says: the number of the architecture in `.target`, despite its name.
     pub(crate) ptx_version: u32,
     /// Bytes of `.const` variables.
     pub(crate) constant: u64,
@@ -122,7 +122,7 @@ pub(crate) fn parse(capability: (u32, u32), text: &str) -> std::result::Result<a
 /// The errors of [`parse`].
 pub(crate) fn compile(capability: (u32, u32), texts: &[String]) -> std::result::Result<Compiled, Refusal> {
     let modules = texts.iter().map(|t| parse(capability, t)).collect::<std::result::Result<Vec<_>, _>>()?;
-    let ptx_version = modules.iter().map(|m| m.version.0 * 10 + m.version.1).max().unwrap_or(0);
+    let ptx_version = modules.iter().map(|m| m.sm).max().unwrap_or(0);
     let code = lower::compile(&modules).map_err(|d| (CUresult::CUDA_ERROR_INVALID_PTX, d.to_string()))?;
     Ok(Compiled { code, ptx_version })
 }

@@ -275,6 +275,22 @@ fn a_text_that_is_too_new_has_an_error_of_its_own() {
     assert_eq!(code, CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 }
 
+/// CUB chooses on the host, by this number, the sizes that the kernel was compiled with.
+#[test]
+fn the_ptx_version_of_a_function_is_its_target() {
+    let t = on(0);
+    let body = ".address_size 64\n.visible .entry k()\n{\nret;\n}\n";
+    for (head, expected) in [(".version 7.8\n.target sm_52\n", 52), (".version 6.4\n.target sm_70\n", 70)] {
+        let f = function(&t, load(&t, &format!("{head}{body}")), c"k");
+        let mut version = 0;
+        // SAFETY: the handle is live, the pointer is to a local.
+        let code = unsafe {
+            (t.cuFuncGetAttribute)(&raw mut version, CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION, f)
+        };
+        assert_eq!((code, version), (OK, expected));
+    }
+}
+
 #[test]
 fn occupancy_counts_the_gap_before_dynamic_shared_memory() {
     const PER_SM: c_int = 228 << 10;
