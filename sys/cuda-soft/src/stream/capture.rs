@@ -143,16 +143,16 @@ impl Captures {
         self.close(&capture)
     }
 
-    /// Takes a destroyed stream out of its capture, which becomes invalid. If the capture began on that stream it ends,
-    /// because no call could end it any more.
+    /// Parts a destroyed stream from its capture, which keeps what the stream has added: whoever ends the capture must
+    /// have joined that, as with a stream that lives. If the capture began on the destroyed stream it ends, because no
+    /// call could end it any more.
     pub(crate) fn forget(&self, stream: &Participant) {
         let Some(capture) = stream.capture() else { return };
-        capture.invalidate();
         if capture.origin == stream.handle {
             // An invalid capture leaves no graph.
+            capture.invalidate();
             let _ = self.close(&capture);
         } else {
-            capture.state.lock().streams.remove(&stream.handle);
             stream.set_capture(None);
         }
     }

@@ -260,6 +260,43 @@ fn a_capture_ends_when_its_origin_is_destroyed() {
 }
 
 #[test]
+fn a_stream_that_joined_a_capture_may_be_destroyed_in_it() {
+    let t = on(0);
+    let (s, p) = (stream(&t), alloc(&t, 8));
+    let (fork, join) = (event(&t), event(&t));
+    for joins in [true, false] {
+        let side = stream(&t);
+        let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: handles are live until destroyed, addresses are live.
+        unsafe {
+            write(&t, p, &[0u64]);
+            assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+            assert_eq!((t.cuEventRecord)(fork, s), OK);
+            assert_eq!((t.cuStreamWaitEvent)(side, fork, 0), OK);
+            assert_eq!((t.cuMemsetD8Async)(p, 7, 8, side), OK);
+            assert_eq!((t.cuEventRecord)(join, side), OK);
+            if joins {
+                assert_eq!((t.cuStreamWaitEvent)(s, join, 0), OK);
+            }
+            assert_eq!((t.cuStreamDestroy_v2)(side), OK);
+            if !joins {
+                assert_eq!(end(&t, s), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+                continue;
+            }
+            assert_eq!((t.cuStreamEndCapture)(s, &raw mut graph), OK);
+            assert_eq!((t.cuGraphInstantiateWithFlags)(&raw mut exec, graph, 0), OK);
+            assert_eq!((t.cuGraphLaunch)(exec, s), OK);
+            assert_eq!((t.cuStreamSynchronize)(s), OK);
+            assert_eq!(
+                read::<u64>(&t, p, 1),
+                [0x0707_0707_0707_0707],
+                "what the stream added is in the graph"
+            );
+        }
+    }
+}
+
+#[test]
 fn the_graph_of_a_capture_ends_when_its_origin_is_destroyed() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ENDED: AtomicU32 = AtomicU32::new(0);
