@@ -9,9 +9,10 @@
 
 mod driver;
 mod net;
+mod position;
 mod rules;
 
 pub use driver::{Calls, DriverFault, DriverFaults};
+pub(crate) use net::{GATHERING, Step, Take, Track};
 pub use net::{LinkKind, NetAction, NetFault, NetFaults};
-pub(crate) use net::{Step, Track};
 pub use rules::Rules;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::position::{At, Position};
 use crate::sync::{AtomicU64, Ordering};
-use crate::wire::FrameHeader;
 
 /// The purpose of a socket connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum LinkKind {
     Control,
     /// The sockets of a communicator's Ethernet connections.
     Data,
+    /// The connections of messengers.
+    Messages,
 }
 
 /// The fault injected at the chosen place of a stream.
@@ -38,13 +40,21 @@ pub enum NetAction {
     Corrupt(usize),
     /// From here on bytes leave in pieces of 1 to 4096, some of them after a pause of up to 2 ms. All arrive, in order.
     Fragment,
+    /// From here on each read of the receiver waits up to [a millisecond](GATHERING) until 1 to 8192 bytes are there, and takes
+    /// no more than that: messages arrive together, and cut anywhere. All arrive, in order.
+    Coalesce,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    Bytes(u64),
-    Frames(u64),
+impl NetAction {
+    /// Whether the receiver of the bytes applies it; the sender applies the others.
+    fn is_of_receiver(self) -> bool {
+        self == Self::Coalesce
+    }
 }
+
+/// How long a read of [`NetAction::Coalesce`] waits at most. A message that nothing follows is late by this time, so that nothing
+/// hangs.
+pub(crate) const GATHERING: Duration = Duration::from_millis(1);
 
 /// One rule about the bytes that one rank sends to another. It takes effect once on each stream that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +118,7 @@ pub struct NetFaults {
 }
 
 impl NetFaults {
-    /// Uses `rules`. `seed` determines how bytes are corrupted, and where fragments end.
+    /// Uses `rules`. `seed` determines how bytes are corrupted, and where fragments and gathered reads end.
     pub fn new(rules: impl IntoIterator<Item = NetFault>, seed: u64) -> Self {
         Self { rules: rules.into_iter().collect(), seed, fired: Arc::default() }
     }
@@ -118,10 +128,26 @@ impl NetFaults {
         self.fired.load(Ordering::Relaxed)
     }
 
-    /// Returns the state to track a stream from `from` to `to`, or `None` if no rule applies to it.
+    /// Returns the state to track what is sent from `from` to `to`, or `None` if no rule of the sender applies to it.
     pub(crate) fn track(&self, from: u32, to: u32, kind: Option<LinkKind>) -> Option<Track> {
+        self.select(from, to, kind, |action| !action.is_of_receiver())
+    }
+
+    /// The same for what `to` receives from `from`, and rules of the receiver.
+    pub(crate) fn track_received(&self, from: u32, to: u32, kind: Option<LinkKind>) -> Option<Track> {
+        self.select(from, to, kind, NetAction::is_of_receiver)
+    }
+
+    fn select(
+        &self,
+        from: u32,
+        to: u32,
+        kind: Option<LinkKind>,
+        of_side: impl Fn(NetAction) -> bool,
+    ) -> Option<Track> {
         let about = |rule: &&NetFault| {
-            rule.from.is_none_or(|rank| rank == from)
+            of_side(rule.action)
+                && rule.from.is_none_or(|rank| rank == from)
                 && rule.to.is_none_or(|rank| rank == to)
                 && (rule.on.is_none() || rule.on == kind)
         };
@@ -130,7 +156,7 @@ impl NetFaults {
         (!rules.is_empty()).then(|| Track {
             rules,
             position: Position::default(),
-            fragmented: false,
+            resized: false,
             random: self.seed ^ (u64::from(from) << 32) ^ u64::from(to),
             fired: self.fired.clone(),
         })
@@ -146,13 +172,23 @@ pub(crate) enum Step {
     Act(NetAction),
 }
 
+/// How the next read goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// Take at most this many of the bytes that are there.
+    Now(usize),
+    /// Take at most this many bytes, and wait up to [`GATHERING`] until they are there.
+    Gathered(usize),
+}
+
 /// Position in one direction of one stream, with the rules that are still to come.
 #[derive(Debug)]
 pub(crate) struct Track {
     /// Rules that have not taken effect yet.
     rules: Vec<(At, NetAction)>,
     position: Position,
-    fragmented: bool,
+    /// Writes are cut, or reads are gathered, from here on.
+    resized: bool,
     random: u64,
     fired: Arc<AtomicU64>,
 }
@@ -167,21 +203,44 @@ impl Track {
                     let action = *action;
                     self.rules.remove(index);
                     self.fired.fetch_add(1, Ordering::Relaxed);
-                    self.fragmented |= action == NetAction::Fragment;
+                    self.resized |= action == NetAction::Fragment;
                     return Step::Act(action);
                 }
                 Some(distance) => pass = pass.min(distance),
                 None => {}
             }
         }
-        if !self.fragmented || pass == 0 {
+        if !self.resized || pass == 0 {
             return Step::Pass(pass, Duration::ZERO);
         }
         // Small pieces are the most common: each position in a message is some time the end of a piece.
-        let longest = 1_usize << (self.random() % 13);
-        let piece = 1 + (usize::from(self.random()) << 8 | usize::from(self.random())) % longest;
+        let piece = self.size(13);
         let pause = if self.random().is_multiple_of(64) { u64::from(self.random()) * 8 } else { 0 };
         Step::Pass(pass.min(piece), Duration::from_micros(pause))
+    }
+
+    /// Decides how the next read goes, whose bytes nobody knows yet.
+    pub(crate) fn take(&mut self) -> Take {
+        let mut most = usize::MAX;
+        let (position, before) = (&self.position, self.rules.len());
+        self.rules.retain(|(at, _)| match position.distance_unseen(*at) {
+            Some(0) => false,
+            Some(distance) => {
+                most = most.min(distance);
+                true
+            }
+            None => true,
+        });
+        let reached = (before - self.rules.len()) as u64;
+        self.fired.fetch_add(reached, Ordering::Relaxed);
+        self.resized |= reached > 0;
+        if self.resized { Take::Gathered(most.min(self.size(14))) } else { Take::Now(most) }
+    }
+
+    /// A number of bytes from 1 to 2 to the power of `bits` - 1. Small ones are the most common.
+    fn size(&mut self, bits: u8) -> usize {
+        let longest = 1_usize << (self.random() % bits);
+        1 + (usize::from(self.random()) << 8 | usize::from(self.random())) % longest
     }
 
     /// Knuth's MMIX generator. Its upper bits are the most random.
@@ -191,7 +250,7 @@ impl Track {
         (self.random >> 56) as u8
     }
 
-    /// Advances the position by `bytes`, whether they were sent or discarded.
+    /// Advances the position by `bytes`, whether they were sent, discarded or received.
     pub(crate) fn advance(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.position.push(*byte));
     }
@@ -204,56 +263,10 @@ impl Track {
     }
 }
 
-/// A position in a stream of frames.
-#[derive(Clone, Debug, Default)]
-struct Position {
-    bytes: u64,
-    frames: u64,
-    header: Vec<u8>,
-    /// Payload bytes still to come, once the header is complete.
-    payload: u32,
-}
-
-impl Position {
-    fn push(&mut self, byte: u8) {
-        self.bytes += 1;
-        if self.header.len() < FrameHeader::BYTES {
-            self.header.push(byte);
-            let Ok(header) = <&[u8; FrameHeader::BYTES]>::try_from(&self.header[..]) else { return };
-            self.payload = FrameHeader::decode(header, u32::MAX, u16::MAX).map_or(0, |header| header.length);
-        } else {
-            self.payload -= 1;
-        }
-        if self.payload == 0 && self.header.len() == FrameHeader::BYTES {
-            self.frames += 1;
-            self.header.clear();
-        }
-    }
-
-    /// Number of bytes of `next` before the place `at`, or `None` if `next` ends before it.
-    fn distance(&self, at: At, next: &[u8]) -> Option<usize> {
-        match at {
-            At::Bytes(bytes) => usize::try_from(bytes.saturating_sub(self.bytes))
-                .ok()
-                .filter(|distance| *distance < next.len()),
-            At::Frames(frames) if frames <= self.frames => Some(0),
-            At::Frames(frames) => {
-                let mut position = self.clone();
-                next.iter()
-                    .position(|byte| {
-                        position.push(*byte);
-                        position.frames == frames
-                    })
-                    .map(|index| index + 1)
-                    .filter(|distance| *distance < next.len())
-            }
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::wire::FrameHeader;
 
     fn frame(length: usize) -> Vec<u8> {
         let header = FrameHeader { kind: 1, length: length as u32, fds: 0 }.encode();
@@ -305,6 +318,44 @@ mod tests {
             lengths[0] == 0 && lengths[1..64].iter().all(|count| *count > 0) && pauses > 9,
             "{lengths:?}"
         );
+    }
+
+    #[test]
+    fn reads_are_gathered_from_the_place_on_in_every_length() {
+        const PLACE: u64 = 100;
+        let rules = [NetFault::new(NetAction::Coalesce).from_rank(1).after_bytes(PLACE)];
+        let faults = NetFaults::new(rules, 3);
+        assert!(faults.track(1, 0, None).is_none(), "the sender does nothing");
+        assert!(faults.track_received(0, 1, None).is_none(), "the other direction");
+        let mut track = faults.track_received(1, 0, None).unwrap();
+        let stream = vec![0; 4 << 20];
+        assert_eq!(track.take(), Take::Now(100));
+        track.advance(&stream[..60]);
+        assert_eq!((track.take(), faults.fired()), (Take::Now(40), 0));
+        track.advance(&stream[..40]);
+        let mut lengths = vec![0; 8193];
+        for _ in 0..10_000 {
+            let Take::Gathered(most) = track.take() else { panic!("it has ended") };
+            lengths[most] += 1;
+            track.advance(&stream[..most]);
+        }
+        assert_eq!(faults.fired(), 1);
+        assert!(lengths[0] == 0 && lengths[1..64].iter().all(|count| *count > 0), "{lengths:?}");
+        assert!(lengths[4097..].iter().sum::<u32>() > 99, "{lengths:?}");
+    }
+
+    /// Where only the bytes tell how far a message goes, the first read behind it is the first that waits.
+    #[test]
+    fn reads_are_gathered_behind_whole_messages() {
+        let faults = NetFaults::new([NetFault::new(NetAction::Coalesce).after_frames(2)], 3);
+        let mut track = faults.track_received(1, 0, None).unwrap();
+        let stream = [frame(3), frame(0), frame(9)].concat();
+        for step in [10, 9, 15] {
+            assert_eq!(track.take(), Take::Now(usize::MAX));
+            track.advance(&stream[..step]);
+        }
+        track.advance(&stream[34..36]);
+        assert!(matches!(track.take(), Take::Gathered(1..=8192)));
     }
 
     #[test]

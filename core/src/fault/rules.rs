@@ -33,7 +33,7 @@ pub struct Rules {
     pub driver: Vec<DriverFault>,
     /// Faults of the network.
     pub net: Vec<NetFault>,
-    /// Determines how bytes are corrupted and where fragments end.
+    /// Determines how bytes are corrupted and where fragments and gathered reads end.
     pub seed: u64,
 }
 
@@ -103,13 +103,14 @@ fn net(text: &str) -> Read<NetFault> {
         ("truncate", None) => NetAction::Truncate,
         ("stall", None) => NetAction::Stall,
         ("fragment", None) => NetAction::Fragment,
+        ("coalesce", None) => NetAction::Coalesce,
         ("delay", Some(ms)) => NetAction::Delay(Duration::from_millis(number(ms)?)),
         ("lose", _) => NetAction::Lose(bytes()?),
         ("duplicate", _) => NetAction::Duplicate(bytes()?),
         ("corrupt", _) => NetAction::Corrupt(bytes()?),
         _ => {
             return Err(format!(
-                "{action} is not one of drop, truncate, stall, fragment, delay=MS, lose=BYTES, duplicate=BYTES, corrupt=BYTES"
+                "{action} is not one of drop, truncate, stall, fragment, coalesce, delay=MS, lose=BYTES, duplicate=BYTES, corrupt=BYTES"
             ));
         }
     };
@@ -127,7 +128,8 @@ fn net(text: &str) -> Read<NetFault> {
                 "bootstrap" => LinkKind::Bootstrap,
                 "control" => LinkKind::Control,
                 "data" => LinkKind::Data,
-                _ => return Err("on= takes rendezvous, bootstrap, control or data".to_owned()),
+                "messages" => LinkKind::Messages,
+                _ => return Err("on= takes rendezvous, bootstrap, control, data or messages".to_owned()),
             }),
             _ => return Err(format!("{name} is not one of from, to, on, after, frames")),
         };
@@ -162,7 +164,8 @@ mod tests {
         let oom = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         let rules = Rules::parse(
             "driver:cuMemCreate:3=OUT_OF_MEMORY; driver:allocation:2+=2;driver:lost:40=CUDA_ERROR_ECC_UNCORRECTABLE; \
-             driver:memory:4096;net:from=1:to=0:on=control:after=64:drop;net:frames=2:corrupt=8;net:delay=20;net:fragment;seed=7;",
+             driver:memory:4096;net:from=1:to=0:on=control:after=64:drop;net:frames=2:corrupt=8;net:delay=20;net:fragment;\
+             net:on=messages:coalesce;seed=7;",
         )
         .unwrap();
         let driver = [
@@ -176,6 +179,7 @@ mod tests {
             NetFault::new(NetAction::Corrupt(8)).after_frames(2),
             NetFault::new(NetAction::Delay(Duration::from_millis(20))),
             NetFault::new(NetAction::Fragment),
+            NetFault::new(NetAction::Coalesce).on(LinkKind::Messages),
         ];
         assert_eq!(rules, Rules { driver: driver.into(), net: net.into(), seed: 7 });
         assert_eq!(Rules::parse("").unwrap(), Rules::default());
@@ -193,7 +197,7 @@ mod tests {
             ("driver:memory:much", "`much` is not a whole number"),
             ("net:from=1:explode", "explode is not one of drop"),
             ("net:rank=1:drop", "rank is not one of from, to"),
-            ("net:on=tcp:drop", "rendezvous, bootstrap, control or data"),
+            ("net:on=tcp:drop", "rendezvous, bootstrap, control, data or messages"),
             ("net:lose=0", "1 to 4096"),
             ("net:drop=1", "drop=1 is not one of"),
             ("seed=x", "not a whole number"),

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use super::claims::{Claims, purpose};
 use super::raw::{Layer, RawStream};
-use crate::fault::{LinkKind, NetAction, NetFaults, Step, Track};
+use super::sys;
+use crate::fault::{GATHERING, LinkKind, NetAction, NetFaults, Step, Take, Track};
 use crate::sync::{Mutex, lock};
 
 impl Layer for NetFaults {
@@ -15,23 +17,26 @@ impl Layer for NetFaults {
             purpose::BOOTSTRAP => Some(LinkKind::Bootstrap),
             purpose::CONTROL => Some(LinkKind::Control),
             purpose::DATA => Some(LinkKind::Data),
+            purpose::MESSAGES => Some(LinkKind::Messages),
             _ => None,
         };
-        match self.track(local.from, peer.from, kind) {
-            None => raw,
-            Some(track) => {
-                let state = State { track, inserted: Vec::new(), fate: Fate::Works };
-                Box::new(Faulty { raw, state: Mutex::new(state) })
-            }
+        let sent = self.track(local.from, peer.from, kind);
+        let received = self.track_received(peer.from, local.from, kind);
+        if sent.is_none() && received.is_none() {
+            return raw;
         }
+        let state = sent.map(|track| Mutex::new(State { track, inserted: Vec::new(), fate: Fate::Works }));
+        Box::new(Faulty { raw, state, received: received.map(Mutex::new) })
     }
 }
 
-/// A stream whose sending side is tampered with.
+/// A stream of which one or both sides are tampered with.
 #[derive(Debug)]
 struct Faulty {
     raw: Box<dyn RawStream>,
-    state: Mutex<State>,
+    /// Of the sending side.
+    state: Option<Mutex<State>>,
+    received: Option<Mutex<Track>>,
 }
 
 #[derive(Debug)]
@@ -52,11 +57,23 @@ enum Fate {
 
 impl RawStream for Faulty {
     fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        self.raw.read(into, fds)
+        let Some(received) = &self.received else { return self.raw.read(into, fds) };
+        let mut track = lock(received);
+        // Who looks at an empty socket must not wait, and decides nothing. At most one byte arrives just now.
+        let take = if sys::arrived(self.raw.fd())? == 0 { Take::Now(1) } else { track.take() };
+        let (Take::Now(most) | Take::Gathered(most)) = take;
+        let most = most.min(into.len());
+        if let Take::Gathered(_) = take {
+            self.gather(most)?;
+        }
+        let got = self.raw.read(&mut into[..most], fds)?;
+        track.advance(&into[..got]);
+        Ok(got)
     }
 
     fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        let mut state = lock(&self.state);
+        let Some(state) = &self.state else { return self.raw.write(from, fds) };
+        let mut state = lock(state);
         let state = &mut *state;
         loop {
             match state.fate {
@@ -86,7 +103,7 @@ impl RawStream for Faulty {
                 }
                 Step::Act(NetAction::Stall) => state.fate = Fate::Swallows,
                 Step::Act(NetAction::Delay(time)) => std::thread::sleep(time),
-                Step::Act(NetAction::Fragment) => {}
+                Step::Act(NetAction::Fragment | NetAction::Coalesce) => {}
                 Step::Act(NetAction::Lose(bytes)) => {
                     state.track.advance(&from[..count(bytes)]);
                     return Ok(count(bytes));
@@ -108,11 +125,26 @@ impl RawStream for Faulty {
     }
 
     fn shutdown(&self, both: bool) -> io::Result<()> {
-        if lock(&self.state).fate == Fate::Works { self.raw.shutdown(both) } else { Ok(()) }
+        match &self.state {
+            Some(state) if lock(state).fate != Fate::Works => Ok(()),
+            _ => self.raw.shutdown(both),
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.raw.fd()
+    }
+}
+
+impl Faulty {
+    /// Waits until `bytes` have arrived, but not for long. The kernel keeps what has arrived, so that nothing is lost if nobody
+    /// reads again.
+    fn gather(&self, bytes: usize) -> io::Result<()> {
+        let until = Instant::now() + GATHERING;
+        while sys::arrived(self.raw.fd())? < bytes && Instant::now() < until {
+            std::thread::sleep(GATHERING / 16);
+        }
+        Ok(())
     }
 }
 
@@ -122,6 +154,9 @@ fn would_block_is_none(error: io::Error) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -130,7 +165,7 @@ mod tests {
 
     /// A socket that keeps what came through.
     #[derive(Debug, Default)]
-    struct Socket {
+    struct Record {
         written: Vec<u8>,
         /// Bytes that it takes before it would block.
         room: usize,
@@ -138,8 +173,30 @@ mod tests {
         shutdowns: Vec<bool>,
     }
 
+    /// A real socket.
     #[derive(Debug)]
-    struct Recorder(Arc<Mutex<Socket>>);
+    struct Socket(UnixStream);
+
+    impl RawStream for Socket {
+        fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            (&self.0).read(into)
+        }
+
+        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            (&self.0).write(from)
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            unreachable!("nobody ends it")
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    #[derive(Debug)]
+    struct Recorder(Arc<Mutex<Record>>);
 
     impl RawStream for Recorder {
         fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
@@ -166,8 +223,8 @@ mod tests {
     }
 
     /// A stream of rank 0 to rank 1 for `purpose` with these faults, and its socket.
-    fn stream(purpose: u16, faults: &[NetFault], room: usize) -> (Box<dyn RawStream>, Arc<Mutex<Socket>>) {
-        let socket = Arc::new(Mutex::new(Socket { room, ..Socket::default() }));
+    fn stream(purpose: u16, faults: &[NetFault], room: usize) -> (Box<dyn RawStream>, Arc<Mutex<Record>>) {
+        let socket = Arc::new(Mutex::new(Record { room, ..Record::default() }));
         let local = Claims { purpose, scope: 0, from: 0, to: 1 };
         let peer = Claims { from: 1, to: 0, ..local };
         let faults = NetFaults::new(faults.iter().cloned(), 1);
@@ -189,6 +246,7 @@ mod tests {
             (purpose::BOOTSTRAP, LinkKind::Bootstrap),
             (purpose::CONTROL, LinkKind::Control),
             (purpose::DATA, LinkKind::Data),
+            (purpose::MESSAGES, LinkKind::Messages),
         ];
         for (purpose, own) in of_purposes {
             for (_, kind) in of_purposes {
@@ -224,6 +282,53 @@ mod tests {
         let (sent, written, shutdowns) = run(NetAction::Corrupt(3));
         assert_eq!((sent, written.len(), shutdowns), (true, 10, vec![true]));
         assert!(written.starts_with(b"ab") && written.ends_with(b"fghij") && written[2..5] != *b"cde");
+    }
+
+    /// A pair of sockets, the second of which gathers as rank 1 from byte 5 on.
+    fn gathering() -> (UnixStream, Box<dyn RawStream>, NetFaults) {
+        let [one, other] = <[_; 2]>::from(UnixStream::pair().unwrap());
+        other.set_nonblocking(true).unwrap();
+        let local = Claims { purpose: purpose::DATA, scope: 0, from: 1, to: 0 };
+        let peer = Claims { from: 0, to: 1, ..local };
+        let faults = NetFaults::new([NetFault::new(NetAction::Coalesce).from_rank(0).after_bytes(5)], 1);
+        let stream = faults.wrap(local, peer, Box::new(Socket(other)));
+        (one, stream, faults)
+    }
+
+    #[test]
+    fn gathered_reads_end_at_the_place_and_then_take_what_has_come_together() {
+        let (mut one, stream, faults) = gathering();
+        let bytes: Vec<u8> = (0..40_000).map(|at| (at * 7) as u8).collect();
+        let read = |into: &mut [u8]| stream.read(into, &mut Vec::new());
+        assert_eq!(read(&mut [0; 9]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "nothing has come");
+        // Sixteen writes arrive before the first read.
+        bytes.chunks(2500).for_each(|write| one.write_all(write).unwrap());
+        let (mut came, mut lengths) = (Vec::new(), Vec::new());
+        while came.len() < bytes.len() {
+            let mut into = [0; 16 << 10];
+            let got = read(&mut into).unwrap();
+            came.extend_from_slice(&into[..got]);
+            lengths.push(got);
+        }
+        assert_eq!((came == bytes, lengths[0], faults.fired()), (true, 5, 1));
+        assert!(lengths.iter().any(|&got| got > 2500), "some hold bytes of several writes: {lengths:?}");
+        assert!(lengths[1..].iter().any(|&got| got < 64) && lengths.iter().all(|&got| got <= 8192));
+        assert_eq!(read(&mut [0; 9]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(one);
+        assert_eq!(read(&mut [0; 9]).unwrap(), 0, "the end of the stream comes, too");
+    }
+
+    /// Nothing follows the last byte, so no read that waits for more may wait for ever.
+    #[test]
+    fn a_byte_that_nothing_follows_is_read() {
+        let (mut one, stream, _) = gathering();
+        one.write_all(&[1; 5]).unwrap();
+        assert_eq!(stream.read(&mut [0; 99], &mut Vec::new()).unwrap(), 5);
+        for number in 0..100 {
+            one.write_all(&[number]).unwrap();
+            let mut into = [0; 99];
+            assert_eq!((stream.read(&mut into, &mut Vec::new()).unwrap(), into[0]), (1, number));
+        }
     }
 
     /// The changed bytes are reported as sent, so they come before the next ones, also if the socket takes none of them now.

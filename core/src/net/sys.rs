@@ -55,6 +55,14 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Resul
     wait(fd, READ, deadline)
 }
 
+/// Number of bytes that can be read from the socket `fd` now.
+pub(super) fn arrived(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, which lives across the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+    Ok(bytes as usize)
+}
+
 /// An epoll instance; its entries are level-triggered and known by a number.
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
