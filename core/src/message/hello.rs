@@ -102,7 +102,15 @@ impl Hello {
             Self { ring: made.map_or(0, |(ring, _)| ring.size()), verbs, ..self }.encode().to_vec();
         hello.extend(offer.iter().flat_map(|offer| offer.encode()));
         let fds: Vec<BorrowedFd<'_>> = made.iter().map(|(_, fd)| fd.as_fd()).collect();
-        matches!(raw.write(&hello, &fds), Ok(count) if count == hello.len())
+        let (mut rest, mut fds) = (&hello[..], &fds[..]);
+        // A layer for fault injection may take less at a time.
+        while !rest.is_empty() {
+            match raw.write(rest, fds) {
+                Ok(0) | Err(_) => return false,
+                Ok(count) => (rest, fds) = (&rest[count..], &[]),
+            }
+        }
+        true
     }
 
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> WireResult<Self> {
