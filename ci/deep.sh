@@ -154,13 +154,14 @@ checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tests 1500 -p aqueduct-tests --test it -- "$@"
 }
 
-# The tests on a device whose work begins and ends late, in memory full of garbage, over streams that arrive in pieces.
+# The tests on a device whose work begins and ends late, in memory full of garbage, over streams that arrive in pieces, together, or both.
 unkind() {
-    local round seed
+    local round seed faults=(net:fragment net:coalesce 'net:fragment;net:coalesce') rules
     for ((round = 1; round <= 3; round++)); do
         seed=$(seed "$round")
-        echo "unkind: AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS='net:fragment;seed=$seed'"
-        AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="net:fragment;seed=$seed" tests 900 -p aqueduct-tests --test it -- --quiet \
+        rules="${faults[round - 1]};seed=$seed"
+        echo "unkind: AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS='$rules'"
+        AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="$rules" tests 900 -p aqueduct-tests --test it -- --quiet \
             --skip launchers || return
     done
 }
@@ -304,7 +305,8 @@ scale() {
     tests 900 --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture
 }
 
-# Fails the first calls of every driver function, one per job, and injects every kind of network fault at many places.
+# Fails the first calls of every driver function, one per job, and injects every kind of network fault at many places; streams split,
+# merge and stall at every byte.
 faults() { tests 1800 --release -p aqueduct-tests --test it faults:: -- --ignored --test-threads=1; }
 
 # Fuzzes every decoder with libFuzzer, starting from its corpus. Coverage comes from stable rustc's own LLVM pass;

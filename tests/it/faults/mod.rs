@@ -2,6 +2,7 @@
 //! Nothing hangs, panics or leaks.
 
 mod driver;
+mod every_byte;
 mod net;
 
 use std::path::PathBuf;

@@ -81,20 +81,22 @@ fn sweep(test: &str, actions: &[NetAction], places: &[u64], kinds: &[LinkKind]) 
     }
 }
 
-/// Every message arrives in pieces, and the pieces of several messages together.
+/// Every message arrives in pieces, the pieces of several messages together, or both.
 #[test]
-fn messages_in_pieces() {
-    if ranks::start(1, "faults::net::messages_in_pieces").is_none() {
+fn messages_in_pieces_and_together() {
+    if ranks::start(1, "faults::net::messages_in_pieces_and_together").is_none() {
         return;
     }
     let driver = Machine::Software.driver();
-    for seed in 0..8 {
-        let faults = Arc::new(NetFaults::new([NetFault::new(NetAction::Fragment)], seed));
+    let actions = [NetAction::Fragment, NetAction::Coalesce];
+    for (seed, actions) in (0..).zip([&actions[..1], &actions[1..], &actions].repeat(3)) {
+        let faults = Arc::new(NetFaults::new(actions.iter().map(|action| NetFault::new(*action)), seed));
         let (since, ends) = (Instant::now(), run(&driver, &faults));
         judge(&format!("seed {seed}"), since, &ends);
         assert!(ends.iter().all(Result::is_ok), "seed {seed}: {ends:?}");
-        // Rank 0 sends to rank 1 in the bootstrap and the control link, rank 1 to the rendezvous, too.
-        assert!(faults.fired() >= 5, "seed {seed}: {} streams", faults.fired());
+        // Rank 0 sends to rank 1 in the bootstrap and the control link, rank 1 to the rendezvous, too; and receives from each.
+        let streams = 5 * actions.len() as u64;
+        assert!(faults.fired() >= streams, "seed {seed}: {} streams", faults.fired());
     }
 }
 
