@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_waited_for_an_earlier_life_to_end_is_served_before_what_came_later() {
         let lives = [0, 1, 2].map(|life| member_of(1, life));
-        let engine = Engine::new(lives[0].hub.clone()).unwrap();
+        let engine = Engine::new(lives[0].hub.clone(), std::time::Duration::MAX).unwrap();
         let why = Error::new(ErrorKind::PeerLost, "test", "it left");
         engine.add_burial(&lives[0], Vec::new(), &why, settled());
         engine.replace(lives[1].clone(), true);

@@ -22,6 +22,8 @@ pub struct MessengerConfig {
     pub(super) interfaces: Selection,
     pub(super) peer_timeout: Option<Duration>,
     pub(super) linger: Duration,
+    /// How often links are asked whether their peers' hosts answer.
+    pub(super) checks: Duration,
     pub(super) layer: Option<Arc<dyn Layer>>,
     /// Faults on purpose in the network; none unless set. A layer replaces them.
     pub(super) faults: Option<fault::Rules>,
@@ -66,6 +68,7 @@ impl Default for MessengerConfig {
             interfaces: Selection::default(),
             peer_timeout: Some(Duration::from_secs(10)),
             linger: Duration::from_secs(1),
+            checks: Duration::from_secs(1),
             layer: None,
             faults: None,
             shared_memory: true,
@@ -221,6 +224,15 @@ impl MessengerConfig {
     #[must_use]
     pub fn with_linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
+        self
+    }
+
+    /// How often links are asked whether their peers' hosts answer, for which a sleeping thread wakes; 1 s. For tests that must see
+    /// a wake-up that was lost: the next look would make up for it.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn with_checks_every(mut self, pause: Duration) -> Self {
+        self.checks = pause;
         self
     }
 

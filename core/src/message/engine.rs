@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::alarm::{Alarm, Sleeper};
 use super::burials::Burials;
@@ -34,6 +34,8 @@ pub(super) struct Engine {
     pub(super) turn: Mutex<Turn>,
     /// Peers that have ended, of whose operations nobody has been told.
     pub(super) burials: Burials,
+    /// How often links are asked whether their peers' hosts answer. A sleeping thread wakes for that.
+    pub(super) checks: Duration,
 }
 
 /// The state of whoever makes progress.
@@ -72,7 +74,7 @@ impl Turn {
 }
 
 impl Engine {
-    pub(super) fn new(hub: Arc<Hub<Member>>) -> Result<Self> {
+    pub(super) fn new(hub: Arc<Hub<Member>>, checks: Duration) -> Result<Self> {
         let failed = |error| Error::system("Messenger", "cannot make an epoll instance", error);
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(hub.alarm.as_fd(), READ, EVENT).map_err(failed)?;
@@ -85,6 +87,7 @@ impl Engine {
             has_arrivals: AtomicBool::new(false),
             turn: Mutex::default(),
             burials: Burials::default(),
+            checks,
         })
     }
 

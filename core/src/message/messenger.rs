@@ -150,7 +150,7 @@ impl Messenger {
             verdict: Verdict::Taken,
         };
         let hub = Arc::new(Hub::new(limits, generation)?);
-        let engine = Arc::new(Engine::new(hub.clone())?);
+        let engine = Arc::new(Engine::new(hub.clone(), config.checks)?);
         let as_progress = Arc::downgrade(&engine);
         hub.set_engine(as_progress);
         let core = Arc::new(Core {

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::engine::{Engine, Turn};
-use super::tending::CHECK;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::net::ready::{READ, WRITE};
@@ -137,7 +136,7 @@ impl Engine {
         // The first operation under way is too late then.
         let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();
         // Whether the peers' hosts answer is looked at then.
-        let check = (!turn.links.is_empty()).then(|| Deadline::after(CHECK));
+        let check = (!turn.links.is_empty()).then(|| Deadline::after(self.checks));
         [due, check].into_iter().flatten().reduce(Deadline::min)
     }
 }

@@ -10,8 +10,6 @@ use super::links::Link;
 use super::member::Member;
 use crate::error::Error;
 
-/// How often links are asked whether their peers' hosts answer. A sleeping thread wakes for that.
-pub(super) const CHECK: Duration = Duration::from_secs(1);
 /// How exactly deadlines are kept.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -72,7 +70,7 @@ impl Engine {
             turn.looked = Some(now);
             self.expire(turn);
         }
-        if turn.checked.is_none_or(|checked| now - checked >= CHECK) {
+        if turn.checked.is_none_or(|checked| now - checked >= self.checks) {
             turn.checked = Some(now);
             return self.check_links(turn);
         }

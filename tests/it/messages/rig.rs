@@ -75,6 +75,17 @@ impl Rig {
     pub(super) fn pair(&self) -> [Messenger; 2] {
         [self.messenger(0), self.messenger(1)]
     }
+
+    /// Two that do not wake once a second to look after their peers: a wake-up that is lost shows as a wait that ends at its deadline.
+    pub(super) fn sleepers(&self) -> [Messenger; 2] {
+        sleepers(self.config())
+    }
+}
+
+/// As [`Rig::sleepers`].
+pub(super) fn sleepers(config: MessengerConfig) -> [Messenger; 2] {
+    let config = config.with_checks_every(HOUR);
+    [0, 1].map(|rank| Messenger::new(rank, config.clone()).unwrap())
 }
 
 /// Chooses the stand-in, or the device that `AQUEDUCT_IB_DEVICES` names.
