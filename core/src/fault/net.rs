@@ -40,8 +40,8 @@ pub enum NetAction {
     Corrupt(usize),
     /// From here on bytes leave in pieces of 1 to 4096, some of them after a pause of up to 2 ms. All arrive, in order.
     Fragment,
-    /// From here on each read of the receiver waits up to [a millisecond](GATHERING) until 1 to 8192 bytes are there, and takes
-    /// no more than that: messages arrive together, and cut anywhere. All arrive, in order.
+    /// From here on each read of the receiver waits up to a millisecond until 1 to 8192 bytes are there, and takes no more
+    /// than that: messages arrive together, and cut anywhere. All arrive, in order.
     Coalesce,
 }
 
