@@ -3,6 +3,12 @@
 //! PTX ISA, "Memory Consistency Model": two accesses to the same bytes, at least one of them a write, *conflict*. They
 //! race unless one happens before the other, or they are *morally strong*: both strong, each with a scope that includes
 //! the other's thread, and to exactly the same bytes.
+//!
+//! A multicast address is an *alias* of the addresses of the memory behind it. Of two accesses by different aliases one happens
+//! before the other only if a `fence.proxy.alias` stands between them (PTX ISA, "Proxy-preserved base causality order"). For the
+//! ISA no two of them are morally strong, but strong ones of system scope see each other in the end ("Strong Proxy Accesses"). So
+//! here they may poll, as packets do, if their scope is `sys`; two writes in an order that lacks only the fence race all the same,
+//! because either may be the one that stays.
 
 use super::clock::Clock;
 use super::room::Full;
@@ -18,6 +24,8 @@ pub(super) struct Access {
     /// The scope of a strong access.
     pub(super) strong: Option<Scope>,
     pub(super) write: bool,
+    /// By a multicast address.
+    pub(super) multicast: bool,
     /// The words of an operation of a stream.
     pub(super) engine: Option<Words>,
     /// Offset of the first byte in its object, and number of bytes.
@@ -81,6 +89,8 @@ pub(super) enum Why {
     Mixed,
     /// They are not ordered, and strong, but a scope does not include the other's thread.
     Scope,
+    /// They are ordered but for a fence between aliases.
+    Alias,
 }
 
 impl Access {
@@ -100,7 +110,14 @@ impl Access {
         }
         let same = self.place() == later.place() && self.who.warp == later.who.warp;
         let own = if same { later.who.lanes } else { 0 };
-        let lanes = known.unknown(&self.who) & !own;
+        let unordered = known.unknown(&self.who) & !own;
+        let aliases = self.multicast != later.multicast;
+        let lanes = match unordered {
+            // What a thread stores mostly depends on what it has read: then the load is done.
+            0 if aliases && self.write => known.unfenced(&self.who),
+            0 if aliases => known.unfenced(&self.who) & !own,
+            _ => unordered,
+        };
         if lanes == 0 {
             return None;
         }
@@ -111,15 +128,21 @@ impl Access {
         if word(self, later) || word(later, self) {
             return None;
         }
+        let reach = |scope, from, to| if aliases { scope == Scope::Sys } else { includes(scope, from, to) };
+        let (here, there) = (self.place(), later.place());
+        let uniform = (self.at, self.size) == (later.at, later.size);
         let why = match (self.strong, later.strong) {
-            (Some(_), Some(_)) if (self.at, self.size) != (later.at, later.size) => Why::Mixed,
-            (Some(first), Some(second)) => {
-                let (here, there) = (self.place(), later.place());
-                if includes(first, here, there) && includes(second, there, here) {
+            (Some(first), Some(second))
+                if uniform && reach(first, here, there) && reach(second, there, here) =>
+            {
+                if unordered != 0 || !(self.write && later.write) {
                     return None;
                 }
-                Why::Scope
+                Why::Alias
             }
+            _ if unordered == 0 => Why::Alias,
+            (Some(_), Some(_)) if uniform => Why::Scope,
+            (Some(_), Some(_)) => Why::Mixed,
             _ => Why::Unordered,
         };
         Some((Self { who: Stamp { lanes, ..self.who }, ..*self }, why))
@@ -133,7 +156,7 @@ mod tests {
 
     fn access(block: u32, strong: Option<Scope>, write: bool) -> Access {
         let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
-        Access { who, device: 0, strong, write, engine: None, at: 8, size: 4, source: 0 }
+        Access { who, device: 0, strong, write, multicast: false, engine: None, at: 8, size: 4, source: 0 }
     }
 
     #[test]
@@ -206,5 +229,45 @@ mod tests {
         assert_eq!(own.races(&own, &nothing).map(|(_, why)| why), None);
         let (first, why) = both.races(&own, &nothing).unwrap();
         assert_eq!((first.who.lanes, why), (2, Why::Unordered));
+    }
+
+    #[test]
+    fn accesses_by_different_aliases_need_a_fence_between_them() {
+        let why =
+            |first: Access, second: Access, known: &Clock| first.races(&second, known).map(|(_, why)| why);
+        let by = |block, strong, write, multicast| Access { multicast, ..access(block, strong, write) };
+        let sys = Some(Scope::Sys);
+        let mut known = Clock::default();
+        known.reach(by(0, None, true, true).who.work, 0, 0, 0, 1);
+        let mut fenced = known.clone();
+        fenced.fence_aliases(&known);
+        for (first, second) in [
+            (by(0, None, true, true), by(1, None, false, false)),
+            (by(0, None, false, false), by(1, None, true, true)),
+            (by(0, sys, true, true), by(1, None, true, false)),
+            (by(0, sys, true, false), by(1, sys, true, true)),
+            (by(0, Some(Scope::Gpu), true, false), by(1, sys, false, true)),
+            (by(0, None, true, false), by(0, None, false, true)),
+        ] {
+            assert_eq!(why(first, second, &known), Some(Why::Alias), "{first:?} {second:?}");
+            assert_eq!(why(first, second, &fenced), None);
+            let alike = Access { multicast: first.multicast, ..second };
+            assert_eq!(why(first, alike, &known), None);
+        }
+        assert_eq!(why(by(0, sys, true, true), by(1, sys, false, false), &known), None, "it may poll");
+        assert_eq!(why(by(0, None, false, false), by(0, None, true, true), &known), None, "it has read");
+    }
+
+    #[test]
+    fn strong_accesses_by_different_aliases_need_system_scope() {
+        let nothing = Clock::default();
+        let why = |first, second| {
+            let first = Access { multicast: true, ..access(0, first, true) };
+            first.races(&access(1, second, true), &nothing).map(|(_, why)| why)
+        };
+        let (gpu, sys) = (Some(Scope::Gpu), Some(Scope::Sys));
+        assert_eq!(why(sys, sys), None);
+        assert_eq!([why(gpu, sys), why(sys, gpu), why(gpu, gpu)], [Some(Why::Scope); 3]);
+        assert_eq!([why(None, sys), why(sys, None)], [Some(Why::Unordered); 2]);
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Clock {
     ended: Arc<BTreeMap<u32, u32>>,
     /// For blocks of running kernels, how far their threads had come. Sorted.
     blocks: Vec<((WorkId, u32), Arc<Blocks>)>,
+    /// The part of it behind which somebody on the way has fenced aliases. Has no such part itself.
+    fenced: Option<Arc<Clock>>,
 }
 
 impl Clock {
@@ -39,6 +41,22 @@ impl Clock {
         let blocks = self.find((stamp.work, group)).ok().map(|at| &self.blocks[at].1);
         let Some(block) = blocks.and_then(|blocks| blocks.0[slot].as_ref()) else { return stamp.lanes };
         block.unknown(stamp)
+    }
+
+    /// The lanes of `stamp` whose access is not in the part behind which aliases were fenced.
+    pub(super) fn unfenced(&self, stamp: &Stamp) -> u32 {
+        self.fenced.as_ref().map_or(stamp.lanes, |fenced| fenced.unknown(stamp))
+    }
+
+    /// A fence between aliases, behind all of `before`.
+    pub(super) fn fence_aliases(&mut self, before: &Clock) {
+        self.fenced = Some(Arc::new(Clock { fenced: None, ..before.clone() }));
+    }
+
+    /// A work begins: what has ended before needs no fence between aliases any more.
+    pub(super) fn begin(&mut self) {
+        let ended = Clock { ended: Arc::clone(&self.ended), ..Clock::default() };
+        join(self.fenced.get_or_insert_default(), &Arc::new(ended));
     }
 
     fn has_ended(&self, work: WorkId) -> bool {
@@ -87,6 +105,11 @@ impl Shared for Clock {
                 let known = own.next_if(|(known, _)| known == place);
                 known.is_some_and(|(_, own)| includes(own, blocks)) || self.has_ended(place.0)
             })
+            && match (&self.fenced, &other.fenced) {
+                (_, None) => true,
+                (None, Some(_)) => false,
+                (Some(own), Some(other)) => includes(own, other),
+            }
     }
 
     fn add(&mut self, other: &Clock) {
@@ -112,6 +135,11 @@ impl Shared for Clock {
                 _ => self.blocks.insert(at, (*place, Arc::clone(blocks))),
             }
             at += 1;
+        }
+        match (&mut self.fenced, &other.fenced) {
+            (_, None) => {}
+            (own @ None, Some(other)) => *own = Some(Arc::clone(other)),
+            (Some(own), Some(other)) => join(own, other),
         }
     }
 }
@@ -184,5 +212,33 @@ mod tests {
         let mut whole = Arc::new(whole);
         join(&mut whole, &a);
         assert!(whole.blocks.is_empty(), "what has ended has no parts");
+    }
+
+    #[test]
+    fn a_fence_between_aliases_is_for_what_was_known_then_and_is_passed_on() {
+        let mut clock = Clock::default();
+        clock.reach(WORK, 1, 0, 0, 4);
+        assert_eq!(clock.unfenced(&stamp(1, 4)), 1);
+        clock.fence_aliases(&clock.clone());
+        clock.reach(WORK, 1, 0, 0, 5);
+        assert_eq!([clock.unfenced(&stamp(1, 4)), clock.unfenced(&stamp(1, 5))], [0, 1]);
+        let mut other = Clock::default();
+        other.reach(WORK, 1, 0, 0, 5);
+        let (clock, mut other) = (Arc::new(clock), Arc::new(other));
+        assert!(includes(&clock, &other) && !includes(&other, &clock));
+        join(&mut other, &clock);
+        assert_eq!(other.unfenced(&stamp(1, 4)), 0);
+    }
+
+    #[test]
+    fn a_work_that_begins_needs_no_fence_for_what_has_ended() {
+        let other = WorkId { chain: 4, seq: 1 };
+        let mut clock = Clock::default();
+        clock.reach(other, 1, 0, 0, 9);
+        clock.end(WORK);
+        assert_eq!(clock.unfenced(&stamp(1, 4)), 1);
+        clock.begin();
+        assert_eq!(clock.unfenced(&stamp(1, 4)), 0);
+        assert_eq!(clock.unfenced(&Stamp { work: other, ..stamp(1, 4) }), 1, "it still runs");
     }
 }

@@ -148,7 +148,10 @@ fn order(read: &Access) -> impl Ord + use<> {
 
 /// Whether a write that races with `old` also races with `read` if `old` happens before `read`.
 fn stands_for(read: &Access, old: &Access) -> bool {
-    let strength = |access: &Access| (access.device, access.strong, access.engine, access.at, access.size);
+    let strength = |access: &Access| {
+        let Access { device, strong, multicast, engine, at, size, .. } = *access;
+        (device, strong, multicast, engine, at, size)
+    };
     strength(read) == strength(old)
 }
 
@@ -168,7 +171,17 @@ mod tests {
 
     fn access(block: u32, tick: u32, write: bool) -> Access {
         let who = Stamp { work: WORK, block, warp: 0, lanes: 1, tick };
-        Access { who, device: 0, strong: None, write, engine: None, at: 0, size: 4, source: 0 }
+        Access {
+            who,
+            device: 0,
+            strong: None,
+            write,
+            multicast: false,
+            engine: None,
+            at: 0,
+            size: 4,
+            source: 0,
+        }
     }
 
     fn many(reads: &Reads) -> &Many {

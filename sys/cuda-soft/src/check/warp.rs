@@ -65,6 +65,8 @@ pub(crate) struct Spot {
     pub(crate) size: u32,
     /// Whether the host can read and write it without a call.
     pub(crate) host: bool,
+    /// Whether the access is by a multicast address, an alias of the memory's own addresses.
+    pub(crate) multicast: bool,
 }
 
 impl Spot {
@@ -131,7 +133,8 @@ impl Warp {
     ) -> Result<(), (Access, Stop)> {
         let (who, known) = (self.stamp(lane), &self.lanes[lane].known);
         let (device, source) = (self.place.device, self.source);
-        let access = Access { who, device, strong, write, engine, at: spot.at, size: spot.size, source };
+        let Spot { at, size, multicast, .. } = spot;
+        let access = Access { who, device, strong, write, multicast, engine, at, size, source };
         state.shadow.access(spot.object, &access, known).map_err(|stop| (access, stop))
     }
 
@@ -213,6 +216,14 @@ impl Warp {
                 own.fences.add(scope, clock);
                 own.heads.retain(|_, head| head.keep_wider(scope));
             }
+        }
+    }
+
+    /// `fence.proxy.alias` of the lanes of `mask`. It orders nothing else.
+    pub(crate) fn fence_aliases(&mut self, mask: u32) {
+        for lane in lanes(mask) {
+            let before = self.publish(lane);
+            Arc::make_mut(&mut self.lanes[lane].known).fence_aliases(&before);
         }
     }
 
@@ -300,6 +311,9 @@ pub(super) fn explain(why: Why) -> &'static str {
         Why::Mixed => "both are strong, but their positions or sizes differ, and nothing orders them",
         Why::Scope => {
             "both are strong, but a scope does not include the other's thread, and nothing orders them"
+        }
+        Why::Alias => {
+            "one is through another alias without fence.proxy.alias between, and nothing else orders them"
         }
     }
 }

@@ -51,6 +51,7 @@ impl Checker {
         for past in after.clone() {
             join(&mut begin, &past.known);
         }
+        Arc::make_mut(&mut begin).begin();
         let mut state = self.lock();
         let (id, failures) = (state.next(after.map(|past| past.id)), state.failures);
         drop(state);
@@ -144,9 +145,10 @@ impl State {
                 Some(scope) => format!("strong, scope {scope:?}"),
                 None => "weak".to_owned(),
             };
+            let way = if access.multicast { ", multicast" } else { "" };
             let _ = write!(
                 text,
-                "\n    {which}: device {} {verb} {} bytes ({strength}): {source}",
+                "\n    {which}: device {} {verb} {} bytes ({strength}{way}): {source}",
                 access.device, access.size
             );
             if access.who.block != STREAM {

@@ -177,6 +177,7 @@ impl Walk<'_> {
             Op::Call(call) => self.call(call),
             Op::Nanosleep { duration } => self.src(*duration),
             Op::Fence { .. }
+            | Op::FenceAliases
             | Op::ClusterArrive
             | Op::ClusterWait
             | Op::Ret

@@ -33,7 +33,20 @@ impl Element {
 
     /// The bytes of a register that the access moves.
     fn low(self, value: u64) -> u64 {
-        if self.size < 8 { value & ((1 << (8 * self.size)) - 1) } else { value }
+        low(value, self.size)
+    }
+}
+
+/// The low bytes of a value.
+pub(super) fn low(value: u64, bytes: u32) -> u64 {
+    if bytes < 8 { value & ((1 << (8 * bytes)) - 1) } else { value }
+}
+
+/// How an access of a lane failed.
+pub(super) fn trouble(failure: Failure, lane: usize, address: u64) -> Trouble {
+    match failure {
+        Failure::Race => Trouble::at(FaultKind::Race, lane, address),
+        Failure::TooMuch => Trouble::of(FaultKind::TooMuch, 1 << lane),
     }
 }
 
@@ -151,13 +164,7 @@ impl Warp {
         mut access: impl FnMut(&mut check::Warp, &mut State, usize, Option<Spot>) -> Result<(), Failure>,
     ) -> Result<(), Trouble> {
         let stacks = self.stacks();
-        let Some(check) = &mut self.check else { return Ok(()) };
-        let (function, pc) = check.at;
-        let key = (cx.grid.image().number, function, pc);
-        check.source = state.source(key, || {
-            let (function, line) = cx.grid.source((function, pc));
-            Source::Instruction { kernel: cx.grid.function().name.clone(), function, line }
-        });
+        let Some(check) = self.checker(cx, state) else { return Ok(()) };
         let block = (cx.grid.id(), cx.place.linear);
         let shared = matches!(element.space, Space::Global | Space::Generic | Space::Shared);
         for lane in lanes(mask) {
@@ -166,12 +173,21 @@ impl Warp {
             let own =
                 !shared || stacks.of_lane(lane).holds(address, end) || cx.access.params.holds(address, end);
             let spot = if own { None } else { cx.access.spot(address, element.size, block) };
-            access(check, state, lane, spot).map_err(|failure| match failure {
-                Failure::Race => Trouble::at(FaultKind::Race, lane, address),
-                Failure::TooMuch => Trouble::of(FaultKind::TooMuch, 1 << lane),
-            })?;
+            access(check, state, lane, spot).map_err(|failure| trouble(failure, lane, address))?;
         }
         Ok(())
+    }
+
+    /// The detector's side of the warp, which knows the present instruction.
+    pub(super) fn checker(&mut self, cx: &Context<'_, '_>, state: &mut State) -> Option<&mut check::Warp> {
+        let check = self.check.as_deref_mut()?;
+        let (function, pc) = check.at;
+        let key = (cx.grid.image().number, function, pc);
+        check.source = state.source(key, || {
+            let (function, line) = cx.grid.source((function, pc));
+            Source::Instruction { kernel: cx.grid.function().name.clone(), function, line }
+        });
+        Some(check)
     }
 
     /// The lines of 128 bytes that the lanes of `mask` store whole with one instruction of vectors: for each lane, the
@@ -204,6 +220,7 @@ impl Warp {
     pub(super) fn yields(&self, cx: &Context<'_, '_>, op: &Op) -> bool {
         let strong = match op {
             Op::Ld { mem, .. } | Op::St { mem, .. } => mem.sem.strong(),
+            Op::Multimem(m) => m.sem.strong(),
             Op::Atom { .. } | Op::Fence { .. } => true,
             _ => false,
         };
@@ -222,6 +239,13 @@ impl Warp {
     pub(super) fn tell_fence(&mut self, cx: &Context<'_, '_>, mask: u32, sem: Semantics, scope: Scope) {
         if let (Some(mut state), Some(check)) = (lock(cx), &mut self.check) {
             check.fence(&mut state, mask, sem, scope);
+        }
+    }
+
+    /// `fence.proxy.alias` of the lanes of `mask`.
+    pub(super) fn tell_fence_aliases(&mut self, mask: u32) {
+        if let Some(check) = &mut self.check {
+            check.fence_aliases(mask);
         }
     }
 

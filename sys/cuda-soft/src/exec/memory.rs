@@ -220,7 +220,13 @@ impl<'a> Access<'a> {
         let end = address + u64::from(size);
         if self.shared.holds(address, end) {
             let object = Object::Block(block.0, block.1);
-            return Some(Spot { object, at: address - self.shared.base, size, host: false });
+            return Some(Spot {
+                object,
+                at: address - self.shared.base,
+                size,
+                host: false,
+                multicast: false,
+            });
         }
         self.span(address, end, false)?;
         let found = self.cache.iter().find(|cached| cached.range.holds(address, end))?;
@@ -228,7 +234,7 @@ impl<'a> Access<'a> {
             Some(identity) => (Object::Driver(identity), address - found.range.base),
             None => (Object::Host, address),
         };
-        Some(Spot { object, at, size, host: found.host })
+        Some(Spot { object, at, size, host: found.host, multicast: false })
     }
 
     /// The event count of the memory at `address`, and its current sequence.

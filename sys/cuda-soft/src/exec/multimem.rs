@@ -3,13 +3,24 @@
 use half::{bf16, f16};
 
 use super::atomic;
+use super::checked::{self, low};
 use super::fault::{FaultKind, Trouble};
 use super::memory;
 use super::regs::{LANES, lanes};
 use super::turn::Context;
 use super::warp::{Frame, Warp};
+use crate::check::{Failure, Object, Spot, State};
 use crate::code::Ty;
 use crate::code::op::{Multimem, MultimemOp};
+use crate::mem::multicast::Target;
+
+/// An element of a lane at one device.
+#[derive(Clone, Copy)]
+struct At {
+    lane: usize,
+    address: u64,
+    spot: Spot,
+}
 
 impl Warp {
     #[cold]
@@ -26,6 +37,10 @@ impl Warp {
         let bytes = size * m.count() as u64;
         let write = !matches!(m.op, MultimemOp::LdReduce { .. });
         let mut results = vec![[0; LANES]; m.d.len()];
+        let mut check = checked::lock(cx);
+        if let Some(state) = &mut check {
+            self.checker(cx, state);
+        }
         memory::before(m.sem);
         for lane in lanes(mask) {
             if !at[lane].is_multiple_of(bytes) {
@@ -34,27 +49,23 @@ impl Warp {
             let (bound, offset) = cx.access.team(at[lane], lane, write)?;
             let unbound = Trouble::at(FaultKind::IllegalAddress, lane, at[lane]);
             let targets = bound.at(offset, bytes).ok_or(unbound)?;
+            let failed = |failure| checked::trouble(failure, lane, at[lane]);
             for (place, result) in results.iter_mut().enumerate() {
-                let values = targets.iter().map(|target| {
-                    let address = target.address + place as u64 * size;
+                let mut values = Vec::with_capacity(targets.len());
+                for target in &targets {
+                    let at = element(m, lane, target, place);
                     // SAFETY: `bound` keeps the memory mapped, and `at` has checked that it holds all elements. Its
                     // address is as aligned as the multicast address, because bindings are whole pages.
-                    let loaded = unsafe { memory::load(&[address; LANES], 1, m.ty.size()) };
-                    loaded[0]
-                });
-                result[lane] = reduce(m, values);
+                    values.push(unsafe { self.loads(check.as_deref_mut(), m, at) }.map_err(failed)?);
+                }
+                result[lane] = reduce(m, values.into_iter());
             }
             for (place, src) in m.src.iter().enumerate() {
                 let value = self.regs.lane(*src, lane);
                 for target in &targets {
-                    let address = target.address + place as u64 * size;
+                    let at = element(m, lane, target, place);
                     // SAFETY: as above.
-                    unsafe {
-                        match m.op {
-                            MultimemOp::Red(op) => drop(atomic::update(op, m.ty, address, value, 0)),
-                            _ => memory::store(&[address; LANES], &[value; LANES], 1, m.ty.size()),
-                        }
-                    }
+                    unsafe { self.writes(check.as_deref_mut(), m, at, value) }.map_err(failed)?;
                 }
             }
             if write {
@@ -62,6 +73,7 @@ impl Warp {
             }
         }
         memory::after(m.sem);
+        self.tell_complete();
         // A loop that reads here is never taken for one that waits for a single place.
         self.spin.wrote();
         for (d, result) in m.d.iter().zip(&results) {
@@ -71,6 +83,68 @@ impl Warp {
         }
         Ok(())
     }
+
+    /// Loads an element, as the detector has it if there is one.
+    ///
+    /// # Errors
+    /// The detector's.
+    ///
+    /// # Safety
+    /// As for [`memory::load`].
+    unsafe fn loads(&mut self, state: Option<&mut State>, m: &Multimem, at: At) -> Result<u64, Failure> {
+        let At { lane, address, spot } = at;
+        // SAFETY: the caller keeps the contract.
+        let now = unsafe { memory::load(&[address; LANES], 1, spot.size) }[0];
+        match (&mut self.check, state) {
+            (Some(check), Some(state)) => check.read(state, lane, spot, now, m.sem, m.scope),
+            _ => Ok(now),
+        }
+    }
+
+    /// Stores `value` to an element, or adds it there, after the detector knows of it.
+    ///
+    /// # Errors
+    /// The detector's.
+    ///
+    /// # Safety
+    /// As for [`memory::store`].
+    unsafe fn writes(
+        &mut self,
+        state: Option<&mut State>,
+        m: &Multimem,
+        at: At,
+        value: u64,
+    ) -> Result<(), Failure> {
+        let At { lane, address, spot } = at;
+        let mut check = self.check.as_deref_mut().zip(state);
+        if let MultimemOp::Red(op) = m.op {
+            // SAFETY: the caller keeps the contract.
+            let (old, new) = unsafe { atomic::update(op, m.ty, address, value, 0) };
+            return match check {
+                Some((check, state)) => check.update(state, lane, spot, [old, new], m.sem, m.scope, true),
+                None => Ok(()),
+            };
+        }
+        if let Some((check, state)) = &mut check {
+            // SAFETY: the caller keeps the contract.
+            let before = unsafe { memory::load(&[address; LANES], 1, spot.size) }[0];
+            let values = [before, low(value, spot.size)];
+            if !check.write(state, lane, spot, values, m.sem, m.scope, None)? {
+                return Ok(());
+            }
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { memory::store(&[address; LANES], &[value; LANES], 1, spot.size) };
+        Ok(())
+    }
+}
+
+/// The element in this place of a vector at a device.
+fn element(m: &Multimem, lane: usize, target: &Target<'_>, place: usize) -> At {
+    let size = m.ty.size();
+    let (past, (object, at)) = (place as u64 * u64::from(size), target.object);
+    let spot = Spot { object: Object::Driver(object), at: at + past, size, host: false, multicast: true };
+    At { lane, address: target.address + past, spot }
 }
 
 /// Combines what the devices hold, in their order.

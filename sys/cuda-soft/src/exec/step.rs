@@ -9,7 +9,7 @@ use super::spin::Loop;
 use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
 use crate::code::op::{Call, CallTarget, FrameCopy};
-use crate::code::{self, Inst, Op, Space};
+use crate::code::{self, Inst, Op, Semantics, Space};
 
 /// Instructions in one turn.
 const TURN: u32 = 4096;
@@ -23,7 +23,6 @@ fn is_unknown_to_the_race_detector(op: &Op) -> bool {
         Op::CpAsync { .. }
         | Op::Mbarrier(_)
         | Op::BulkCopy(_)
-        | Op::Multimem(_)
         | Op::Mapa { .. }
         | Op::CtaRank { .. }
         | Op::ClusterArrive
@@ -224,6 +223,10 @@ impl Warp {
             Op::Fence { sem, scope } => {
                 memory::fence_of(*sem);
                 self.tell_fence(cx, mask, *sem, *scope);
+            }
+            Op::FenceAliases => {
+                memory::fence_of(Semantics::AcqRel);
+                self.tell_fence_aliases(mask);
             }
             Op::Special { d, special } => self.special(cx, mask, frame, *d, *special),
             Op::GlobalAddress { d, global, addend } => {

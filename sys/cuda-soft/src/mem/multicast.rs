@@ -98,6 +98,8 @@ struct Memory {
 pub(crate) struct Target<'a> {
     /// The address in this process.
     pub(crate) address: u64,
+    /// The identity of the memory object, and the offset there.
+    pub(crate) object: (u64, u64),
     /// The event count to notify after a store.
     pub(crate) event_count: &'a EventCount,
 }
@@ -110,9 +112,10 @@ impl Bound {
         let holds = |b: &Binding| b.offset <= offset && end - b.offset <= b.size;
         let mut found = Vec::with_capacity(self.devices);
         for (binding, memory) in self.all.iter().filter(|(binding, _)| holds(binding)) {
-            let address = memory.mapping.address() + binding.memory_offset + (offset - binding.offset);
+            let at = binding.memory_offset + (offset - binding.offset);
+            let (address, object) = (memory.mapping.address() + at, (memory.object.identity()[0], at));
             // SAFETY: the event count is valid while the object lives, which `self` holds.
-            found.push(Target { address, event_count: unsafe { &*memory.object.event_count() } });
+            found.push(Target { address, object, event_count: unsafe { &*memory.object.event_count() } });
         }
         (found.len() == self.devices).then_some(found)
     }

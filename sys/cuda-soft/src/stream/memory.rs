@@ -231,7 +231,7 @@ fn spot(view: &View<'_>, addr: u64, size: u32) -> Option<check::Spot> {
         Some(identity) => (check::Object::Driver(identity), addr - span.base),
         None => (check::Object::Host, addr),
     };
-    Some(check::Spot { object, at, size, host: span.host })
+    Some(check::Spot { object, at, size, host: span.host, multicast: false })
 }
 
 /// The number of bytes done, or `None` if the operation is complete.

@@ -9,6 +9,8 @@ use std::time::Duration;
 use cuda_driver_sys::{CUcontext, CUresult, CUstream, DriverTable};
 use cuda_soft::{Check, Config};
 
+use crate::team::Team;
+
 /// The machine. Tests use it one after another, because a race loses the context of its device.
 pub(crate) struct Devices {
     pub(crate) table: DriverTable,
@@ -17,6 +19,8 @@ pub(crate) struct Devices {
     /// Zeroed memory, which both access: device 0's, or the host's.
     pub(crate) data: u64,
     pinned: *mut c_void,
+    /// Memory of both devices, in place of `data`.
+    team: Option<Team>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -26,19 +30,21 @@ pub(crate) fn ok(code: CUresult) {
     assert_eq!(code, CUresult::CUDA_SUCCESS);
 }
 
-/// The text of a kernel `k`. It has `%data`, and `%flag`, 4 KiB behind it; `%tid`, `%block`, and `%rank`, the device.
+/// The text of a kernel `k`. It has `%data`, and `%flag`, 4 KiB behind it; `%tid`, `%block`, and `%rank`, the device. On a team `%data`
+/// is the device's own memory, and `%all` the multicast address of that of both.
 pub(crate) fn kernel(body: &str) -> String {
     format!(
         ".version 8.6
 .target sm_90
 .address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 device)
+.visible .entry k(.param .u64 memory, .param .u64 team, .param .u32 device)
 {{
     .shared .align 16 .b8 shared[1024];
-    .reg .u64 %data, %flag, %at, %d<8>;
+    .reg .u64 %data, %flag, %all, %at, %d<8>;
     .reg .u32 %tid, %block, %rank, %r<8>;
     .reg .pred %p<8>;
     ld.param.u64 %data, [memory];
+    ld.param.u64 %all, [team];
     ld.param.u32 %rank, [device];
     add.u64 %flag, %data, 4096;
     mov.u32 %tid, %tid.x;
@@ -61,6 +67,13 @@ pub(crate) fn races_on_host(run: impl FnOnce(&Devices)) -> Vec<String> {
     races_of(&Devices::on_host(), run)
 }
 
+/// The same, on a team.
+pub(crate) fn races_on_team(run: impl FnOnce(&Devices)) -> Vec<String> {
+    let mut devices = Devices::new();
+    devices.team = Some(Team::new(&devices.table));
+    races_of(&devices, run)
+}
+
 fn races_of(devices: &Devices, run: impl FnOnce(&Devices)) -> Vec<String> {
     let before = cuda_soft::races().len();
     run(devices);
@@ -80,7 +93,7 @@ impl Devices {
         let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         TABLE.get_or_init(|| {
             let check = Check { races: true, ..Check::default() };
-            cuda_soft::configure(Config { devices: 2, check, ..config }).unwrap();
+            cuda_soft::configure(Config { devices: 2, multicast: true, check, ..config }).unwrap();
         });
         let table = cuda_soft::driver_table();
         let (mut contexts, mut streams, mut data) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2], 0);
@@ -98,7 +111,7 @@ impl Devices {
             ok((table.cuMemsetD8_v2)(data, 0, DATA_BYTES));
             ok((table.cuCtxSynchronize)());
         }
-        Self { table, contexts, streams, data, pinned: ptr::null_mut(), _turn: turn }
+        Self { table, contexts, streams, data, pinned: ptr::null_mut(), team: None, _turn: turn }
     }
 
     fn on_host() -> Self {
@@ -145,13 +158,19 @@ impl Devices {
         self.launch_text(&kernel(body), device, grid, block);
     }
 
-    /// Launches the kernel `k` of `ptx` on a stream of `device`, with the address of the memory and the device's number.
+    /// Launches the kernel `k` of `ptx` on a stream of `device`, with the addresses of the memory and the device's
+    /// number.
     pub(crate) fn launch_text(&self, ptx: &str, device: usize, grid: u32, block: u32) {
         self.enter(device);
         let text = CString::new(ptx).unwrap();
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
-        let (mut data, mut rank) = (self.data, device as u32);
-        let mut params: [*mut c_void; 2] = [(&raw mut data).cast(), (&raw mut rank).cast()];
+        let (mut data, mut all) = match &self.team {
+            Some(team) => (team.own[device], team.all),
+            None => (self.data, 0),
+        };
+        let mut rank = device as u32;
+        let mut params: [*mut c_void; 3] =
+            [(&raw mut data).cast(), (&raw mut all).cast(), (&raw mut rank).cast()];
         // SAFETY: the text ends with NUL, and there is one pointer per parameter.
         unsafe {
             assert_eq!(
@@ -196,6 +215,9 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
+        if let Some(team) = self.team.take() {
+            team.leave(&self.table);
+        }
         if !self.pinned.is_null() {
             // SAFETY: allocated in `on_host`; no kernel runs any more.
             unsafe { (self.table.cuMemFreeHost)(self.pinned) };

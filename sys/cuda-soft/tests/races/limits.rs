@@ -77,9 +77,6 @@ fn not_followed() -> Vec<String> {
         format!("{shared}ld.shared::cluster.u32 %r1, [%r0];"),
         format!("{shared}st.shared::cluster.u32 [%r0], 1;"),
         format!("{shared}atom.shared::cluster.add.u32 %r1, [%r0], 1;"),
-        "multimem.ld_reduce.relaxed.sys.global.add.u32 %r0, [%data];".to_owned(),
-        "multimem.st.relaxed.sys.global.u32 [%data], 1;".to_owned(),
-        "multimem.red.relaxed.sys.global.add.u32 [%data], 1;".to_owned(),
     ];
     bodies.map(|body| format!("    {body} // here")).to_vec()
 }

@@ -8,6 +8,8 @@ mod documented;
 mod engines;
 mod kernels;
 mod limits;
+mod multicast;
 mod patterns;
 mod program;
 mod streams;
+mod team;

@@ -19,9 +19,7 @@ const SUM: Option<Reduction> = Some(Reduction::Sum);
 
 /// Starts `test` again in a process whose devices have multicast, or none. True in that process.
 fn alone(test: &str, multicast: bool) -> bool {
-    // The race detector refuses multimem.
-    let variables = [(SOFT, Some(if multicast { "1" } else { "0" })), ("AQUEDUCT_SOFT_CHECK", None)];
-    is_own_process(module_path!(), test, &variables)
+    is_own_process(module_path!(), test, &[(SOFT, Some(if multicast { "1" } else { "0" }))])
 }
 
 fn with(multicast: bool) -> ExecutorConfig {

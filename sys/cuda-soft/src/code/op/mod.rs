@@ -103,6 +103,8 @@ pub enum Op {
     ClusterWait,
     /// `fence`, `membar` (`SeqCst`).
     Fence { sem: Semantics, scope: Scope },
+    /// `fence.proxy.alias`.
+    FenceAliases,
 
     /// Before an aligned [`Op::Barrier`]: all lanes of the warp are together here.
     Aligned,

@@ -101,7 +101,8 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     Ok(())
 }
 
-/// `fence`. All proxies see the same memory on this device, so a proxy fence is an ordinary one.
+/// `fence`. All proxies see the same memory on this device, so a proxy fence is an ordinary one; only the race detector tells aliases
+/// apart.
 pub(super) fn fence<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
     no_operands(b, i)?;
@@ -113,7 +114,8 @@ pub(super) fn fence<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Mod
         } else {
             b.needs("fence.proxy.alias", 70, (7, 5), at)?;
         }
-        b.emit(Op::Fence { sem: Semantics::AcqRel, scope: Scope::Cta });
+        let ordinary = Op::Fence { sem: Semantics::AcqRel, scope: Scope::Cta };
+        b.emit(if asynchronous { ordinary } else { Op::FenceAliases });
         return Ok(());
     }
     if m.take("mbarrier_init") {
