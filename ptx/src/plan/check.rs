@@ -1,7 +1,7 @@
 //! Contradictions in a description.
 
 use super::rows::MAX_ARGS;
-use super::{Base, Kernel, Number, PacketForm, Step, multicast};
+use super::{Base, Kernel, Number, Operand, PacketForm, Step, multicast};
 use crate::{TemplateError, failure};
 
 impl Kernel {
@@ -16,19 +16,27 @@ impl Kernel {
 
     /// Whether a step accesses a multicast address.
     pub(super) fn has_multicast(&self) -> bool {
-        self.steps().any(|step| match step {
-            Step::Move(moved) => moved.sources.iter().chain(&moved.targets).any(|side| side.multicast),
-            _ => false,
-        })
+        self.has_side(|side| side.multicast)
     }
 
     /// Whether a step reads or writes packets.
     pub(super) fn has_packets(&self) -> bool {
+        self.has_side(|side| side.base == Base::Packets)
+            || self.steps().any(|step| match step {
+                Step::Port(port) => port.put.is_some_and(|put| put.source.base == Base::Packets),
+                _ => false,
+            })
+    }
+
+    /// Whether a step writes packets at a multicast address.
+    pub(super) fn has_packets_by_multicast(&self) -> bool {
+        self.has_side(|side| side.multicast && side.base == Base::Packets)
+    }
+
+    /// Whether a move has such a source or target.
+    fn has_side(&self, is: impl Fn(&Operand) -> bool) -> bool {
         self.steps().any(|step| match step {
-            Step::Move(moved) => {
-                moved.sources.iter().chain(&moved.targets).any(|side| side.base == Base::Packets)
-            }
-            Step::Port(port) => port.put.is_some_and(|put| put.source.base == Base::Packets),
+            Step::Move(moved) => moved.sources.iter().chain(&moved.targets).any(&is),
             _ => false,
         })
     }

@@ -51,7 +51,7 @@ pub(super) fn check(kernel: &Kernel, moved: &Move) -> Done {
 }
 
 /// Whether a move accesses memory as plain data by a multicast address, which others access by their own addresses. Packets need no
-/// fence: each word has its own flag.
+/// fence but that of a new lap: each word has its own flag.
 pub(super) fn needs_fences(moved: &Move) -> bool {
     let mut sides = moved.sources.iter().chain(&moved.targets);
     sides.any(|side| side.multicast && side.base != Base::Packets)

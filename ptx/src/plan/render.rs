@@ -190,7 +190,12 @@ fn lap(text: &mut Text<'_>, laps: &Laps) -> Result<(), TemplateError> {
         ],
     )?;
     barrier(text)?;
-    meet(text)
+    meet(text)?;
+    if kernel.has_packets_by_multicast() {
+        // The zeros were stored by the memory's own addresses: packets must not come before them.
+        text.include("plan_multimem_fence", &[])?;
+    }
+    Ok(())
 }
 
 /// Writes a barrier of so many blocks.

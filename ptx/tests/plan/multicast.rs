@@ -5,14 +5,16 @@ use std::io::Write;
 
 use aqueduct_ptx::Target;
 use aqueduct_ptx::oracle::half::{bf16_from_f32, f16_from_f32};
-use aqueduct_ptx::plan::{Base, Element, Kernel, Operand, Reduction, Step, reduces_by_multicast, render};
+use aqueduct_ptx::plan::{
+    Base, Element, Kernel, Number, Operand, Reduction, Step, reduces_by_multicast, render,
+};
 use cuda_driver_sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmulticastObjectProp, CUresult, DriverTable,
 };
 
 use crate::elements::reduce;
-use crate::rig::{ADDRESSES, CANARY, World, fixed, kernel, moved, noise, operand, with_packets};
+use crate::rig::{ADDRESSES, CALLS, CANARY, World, fixed, kernel, moved, noise, operand, with_packets};
 use crate::solo::sizes;
 
 /// Ranks of a team.
@@ -169,40 +171,70 @@ fn all_ranks_get_the_reduction_of_all() {
     }
 }
 
-/// Rank 1 reduces its own data and that of all, and sends the result to all as packets, which each reads from its own memory.
+/// Rank 1 sends its own data to all as packets, which each reads from its own memory; or with `sums` its own and that of all, added.
+fn packets_reach_all(all: &Team, count: u32, sums: bool) {
+    let distance = all.world.scratch_chunk;
+    // Packets of the chunks from 2 on lie from twice as far on; data lies behind them.
+    let (data, first, received) = (9, 2, 12);
+    let held: Vec<_> = (7..).map(|seed| whole(Element::I32, seed, CHUNK as usize)).take(RANKS).collect();
+    for (rank, held) in held.iter().enumerate() {
+        all.world.machine.write(rank, all.own[rank] + u64::from(data) * CHUNK, &held.repeat(2));
+    }
+    let mut sources = vec![part(1, Base::Output, data)];
+    sources.extend(sums.then(|| team(Base::Output, data)));
+    let send = moved(sources, vec![team(Base::Packets, first)], count, sums.then_some(Reduction::Sum));
+    let receive = |rank| {
+        let (from, to) = (part(rank, Base::Packets, first), part(rank, Base::Scratch, received));
+        moved(vec![from], vec![to], count, None)
+    };
+    let kernels = [0, 1, 2].map(|rank| {
+        let steps = if rank == 1 { vec![send.clone(), receive(rank)] } else { vec![receive(rank)] };
+        let mut kernel = with_packets(of_steps(Element::I32, steps), rank, first + count);
+        let Number::Fixed(own) = part(rank, Base::Packets, 0).address else { unreachable!() };
+        kernel.laps.iter_mut().for_each(|laps| laps.packets = own);
+        kernel
+    });
+    all.world.run(&kernels, sizes(CHUNK, 12 * CHUNK), [0, 0]);
+    for rank in 0..RANKS {
+        for chunk in 0..u64::from(count) {
+            let at = all.own[rank] + (u64::from(received) + chunk) * distance;
+            let found = all.world.machine.read(rank, at, CHUNK as usize);
+            let sent = (0..CHUNK as usize).step_by(4).flat_map(|at| {
+                let word = |rank: usize| &held[rank][at..at + 4];
+                let words = [word(1), word(0), word(1), word(2)];
+                reduce(Element::I32, Reduction::Sum, 3, if sums { &words } else { &words[..1] })
+            });
+            assert!(found == sent.collect::<Vec<_>>(), "rank {rank}, chunk {chunk} of {count}");
+        }
+    }
+}
+
 #[test]
 fn packets_reach_all_ranks() {
     let Some(all) = Team::new() else { return };
-    let distance = all.world.scratch_chunk;
-    let held: Vec<_> = (7..).map(|seed| whole(Element::I32, seed, CHUNK as usize)).take(RANKS).collect();
     for count in [1, 2] {
-        for (rank, held) in held.iter().enumerate() {
-            // Packets of the chunks from 2 on lie from twice as far on.
-            all.world.machine.write(rank, all.own[rank], &held.repeat(2));
-            all.world.machine.write(rank, all.world.memory[rank].output, &vec![0; 4096 + 128]);
-        }
-        let (sources, packets) =
-            (vec![part(1, Base::Output, 0), team(Base::Output, 0)], team(Base::Packets, 2));
-        let send = moved(sources, vec![packets], count, Some(Reduction::Sum));
-        let receive = |rank| {
-            moved(vec![part(rank, Base::Packets, 2)], vec![part(rank, Base::Scratch, 12)], count, None)
-        };
-        let kernels = [0, 1, 2].map(|rank| {
-            let steps = if rank == 1 { vec![send.clone(), receive(rank)] } else { vec![receive(rank)] };
-            with_packets(of_steps(Element::I32, steps), rank, 1)
-        });
-        all.world.run(&kernels, sizes(CHUNK, 2 * CHUNK), [0, 0]);
-        for rank in 0..RANKS {
-            for chunk in 0..u64::from(count) {
-                let at = all.own[rank] + (12 + chunk) * distance;
-                let found = all.world.machine.read(rank, at, CHUNK as usize);
-                let sums = (0..CHUNK as usize).step_by(4).flat_map(|at| {
-                    let word = |rank: usize| &held[rank][at..at + 4];
-                    reduce(Element::I32, Reduction::Sum, 3, &[word(1), word(0), word(1), word(2)])
-                });
-                assert!(found == sums.collect::<Vec<_>>(), "rank {rank}, chunk {chunk} of {count}");
-            }
-        }
+        packets_reach_all(&all, count, true);
+        packets_reach_all(&all, count, false);
+    }
+}
+
+/// The last call of a lap, and the first of the next, in which each rank first zeroes its packets by its own address.
+#[test]
+fn packets_reach_all_ranks_in_a_new_lap() {
+    let Some(all) = Team::new() else { return };
+    for (rank, memory) in all.world.memory.iter().enumerate() {
+        let last = (7_u64 << 32) + u64::from(u32::MAX) - 1;
+        all.world.machine.write(rank, memory.control + u64::from(CALLS), &last.to_ne_bytes());
+        let words = 2 * 3 * all.world.scratch_chunk / 8;
+        let stale: Vec<u8> =
+            (0..words).flat_map(|word| (2 << 32 | 0xdead_0000 | word).to_le_bytes()).collect();
+        all.world.machine.write(rank, all.own[rank], &stale);
+    }
+    packets_reach_all(&all, 1, false);
+    packets_reach_all(&all, 1, false);
+    for (rank, memory) in all.world.memory.iter().enumerate() {
+        let calls = all.world.machine.read(rank, memory.control + u64::from(CALLS), 8);
+        assert_eq!(calls, ((8_u64 << 32) + 2).to_ne_bytes(), "rank {rank}");
     }
 }
 
@@ -248,6 +280,35 @@ fn other_operands_may_be_misaligned() {
             assert!(all.world.machine.read(rank, *own, len) == data[..len], "rank {rank}, {count} chunks");
         }
     }
+}
+
+/// A rank stores at its own address what all sum by the multicast address, and reads at its own address what came by that: aliases,
+/// between which moves have fences.
+#[test]
+fn the_own_address_and_that_of_all_lead_to_one_memory() {
+    let Some(all) = Team::new() else { return };
+    let chunk = 1024;
+    let held: Vec<_> = (20..).map(|seed| whole(Element::I32, seed, chunk)).take(RANKS).collect();
+    for (rank, held) in held.iter().enumerate() {
+        let stands = if rank == 1 { vec![0; chunk] } else { held.clone() };
+        all.world.machine.write(rank, all.own[rank], &stands);
+    }
+    all.world.machine.write(1, all.world.memory[1].input + CANARY as u64, &held[1]);
+    let copy = |from, to| moved(vec![from], vec![to], 1, None);
+    let sum = moved(vec![team(Base::Output, 0)], vec![team(Base::Output, 1)], 1, Some(Reduction::Sum));
+    let steps = vec![
+        copy(operand(1, Base::Input, 0), part(1, Base::Output, 0)),
+        sum,
+        copy(part(1, Base::Output, 1), operand(1, Base::Output, 0)),
+    ];
+    let kernels = [vec![], steps, vec![]].map(|steps| of_steps(Element::I32, steps));
+    all.world.run(&kernels, sizes(chunk as u64, 2 * chunk as u64), [0, 0]);
+    let found = all.world.machine.read(1, all.world.memory[1].output + CANARY as u64, chunk);
+    let sums = (0..chunk).step_by(4).flat_map(|at| {
+        let words: Vec<_> = held.iter().map(|held| &held[at..at + 4]).collect();
+        reduce(Element::I32, Reduction::Sum, 3, &words)
+    });
+    assert!(found == sums.collect::<Vec<_>>());
 }
 
 #[test]

@@ -146,23 +146,25 @@ fn changes(statement: &Statement, flags: &HashSet<String>, again: bool) -> Vec<C
     };
     let flagged = || statement.operands.iter().skip(1).any(|operand| is_flag(operand, flags));
 
-    if ["ld", "st", "atom", "red", "fence"].contains(&base) {
-        match part(1) {
+    if ["ld", "st", "atom", "red", "fence", "multimem"].contains(&base) {
+        // `multimem.st.relaxed.sys` is a store like `st.relaxed.sys`.
+        let before = if base == "multimem" { 2 } else { 1 };
+        match part(before) {
             "acq_rel" if base != "fence" => {
                 for weaker in ["acquire", "release", "relaxed"] {
                     change("order", weaker, replaced("acq_rel", weaker));
                 }
             }
             order @ ("acquire" | "release") => change("order", "", replaced(order, "relaxed")),
-            "relaxed" if base == "ld" || base == "st" => {
-                let parts: Vec<&str> =
-                    [base, "weak"].into_iter().chain((3..statement.parts.len()).map(part)).collect();
+            "relaxed" if ["ld", "st", "ld_reduce"].contains(&part(before - 1)) => {
+                let parts = (0..before).map(part).chain(["weak"]);
+                let parts: Vec<&str> = parts.chain((before + 2..statement.parts.len()).map(part)).collect();
                 change("order", "", with(&parts));
             }
             "sc" => change("order", "", replaced("sc", "acq_rel")),
             _ => {}
         }
-        match part(2) {
+        match part(before + 1) {
             "sys" => change("scope", "", replaced("sys", "gpu")),
             "gpu" => change("scope", "", replaced("gpu", "cta")),
             _ => {}
@@ -180,9 +182,8 @@ fn changes(statement: &Statement, flags: &HashSet<String>, again: bool) -> Vec<C
         "bar" | "barrier" => change("barrier", "", String::new()),
         "vote" => change("barrier", "", format!("mov.pred {}, {}", operand(0), operand(1))),
         "st" | "red" => change("store", "", String::new()),
-        // No check follows the order of these accesses: the race detector refuses them.
-        "multimem" if part(1) == "st" => change("store", "", String::new()),
-        "multimem" if part(1) == "ld_reduce" => change("load", "", String::new()),
+        "multimem" if part(1) != "ld_reduce" => change("store", "", String::new()),
+        "multimem" => change("load", "", String::new()),
         "atom" => {
             let order = if part(1) == "acq_rel" { "acquire" } else { part(1) };
             change("store", "", format!("ld.{order}.{}.global.{ty} {}, {}", part(2), operand(0), operand(1)));
@@ -235,6 +236,22 @@ mod tests {
             ("x:1:order-relaxed", "atom.relaxed.gpu.global.add.u64 %o, [%a], 1;"),
             ("x:1:scope", "atom.acq_rel.cta.global.add.u64 %o, [%a], 1;"),
             ("x:1:store", "ld.acquire.gpu.global.u64 %o, [%a];"),
+        ];
+        assert_eq!(found, expected.map(|(name, new)| (name.to_owned(), new.to_owned())));
+    }
+
+    #[test]
+    fn accesses_of_several_devices_are_weakened_like_others() {
+        let found = names_of(
+            "    @%p multimem.st.relaxed.sys.global.v4.f32 [%a], {%x};\n    multimem.red.release.sys.global.add.u32 [%a], 1;\n",
+        );
+        let expected = [
+            ("x:1:order", "@%p multimem.st.weak.global.v4.f32 [%a], {%x};"),
+            ("x:1:scope", "@%p multimem.st.relaxed.gpu.global.v4.f32 [%a], {%x};"),
+            ("x:1:store", ""),
+            ("x:2:order", "multimem.red.relaxed.sys.global.add.u32 [%a], 1;"),
+            ("x:2:scope", "multimem.red.release.gpu.global.add.u32 [%a], 1;"),
+            ("x:2:store", ""),
         ];
         assert_eq!(found, expected.map(|(name, new)| (name.to_owned(), new.to_owned())));
     }
