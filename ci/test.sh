@@ -43,15 +43,15 @@ namespaces() {
 # Channels, collectives, plans, ports and the device library with every access checked against the memory model, and memory as weak
 # as it allows; the ranks are threads, because the detector sees one process. The same cases for processes are left out, and groups of
 # other than two in collectives, which ci/deep.sh has. Devices are small, so that grids are. Only LL128, among the channels and in plans,
-# relies on lines. The examples' ranks are processes, each of which is checked by itself. The detector refuses multicast.
+# relies on lines. The examples' ranks are processes, each of which is checked by itself.
 races() {
-    checked channels::soft litmus::soft plans::soft built_in::soft::two_threads variable::soft::two_threads --skip plans::soft::two_threads \
-        --skip plans::soft::four_threads &&
+    checked channels::soft litmus::soft plans::soft plans::multicast::three_processes conformance::soft::multicast \
+        built_in::soft::two_threads variable::soft::two_threads --skip plans::soft::two_threads --skip plans::soft::four_threads &&
         AQUEDUCT_SOFT_LINES=torn checked collectives::soft::two_threads device_library::soft ports::software::cuda_ipc &&
         AQUEDUCT_SOFT_CHECK=races,weak tested 300 --workspace --test run -- --quiet &&
         AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tested 300 \
-            --workspace --test plan --test watched -- --quiet --skip every_element --skip hundreds_of \
-            --skip multicast
+            --workspace --test plan --test watched -- --quiet --skip every_element --skip hundreds_of &&
+        AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 300 --workspace --lib -- --quiet plan::run::tests::multicast
 }
 checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 400 \

@@ -44,7 +44,7 @@ impl Kernel {
 
 /// Every number of a step.
 fn numbers(step: &Step) -> Vec<Number> {
-    let operand = |side: &super::Operand| [side.address, side.first, side.rank];
+    let operand = |side: &Operand| [side.address, side.first, side.rank];
     match step {
         Step::Sync | Step::ShowRows | Step::JudgeRows | Step::Mark { .. } => Vec::new(),
         Step::Barrier { state, blocks } => vec![*state, *blocks],
@@ -177,7 +177,7 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                     return fail("a move needs a source and a target".to_owned());
                 }
                 multicast::check(kernel, moved)?;
-                let users = |side: &super::Operand| matches!(side.base, Base::Input | Base::Output);
+                let users = |side: &Operand| matches!(side.base, Base::Input | Base::Output);
                 if moved.by_rows
                     && (moved.count != Number::Fixed(1)
                         || !moved.sources.iter().chain(&moved.targets).all(users)
@@ -201,7 +201,7 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                 if port.put.is_none() && !port.signal && !port.flush {
                     return fail("a request to a proxy that asks for nothing".to_owned());
                 }
-                let packets = |side: &super::Operand| side.base == Base::Packets;
+                let packets = |side: &Operand| side.base == Base::Packets;
                 let mixed = |put: super::PortPut| {
                     packets(&put.source) != packets(&put.target)
                         || put.awaits.is_some_and(|awaited| !packets(&awaited))

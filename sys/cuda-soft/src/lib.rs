@@ -41,7 +41,7 @@
 //! - The heap of kernels has 8 MiB, and the buffer of `printf` 1 MiB; their limits cannot be changed.
 //! - Multicast is off unless `AQUEDUCT_SOFT_MULTICAST=1`. Plain loads, stores and copies of a multicast address are faults. A
 //!   process's bindings end when it has neither a handle nor a mapping of the multicast object left; others need the right to
-//!   open its descriptors, as for legacy IPC. The race detector refuses `multimem`.
+//!   open its descriptors, as for legacy IPC.
 //! - There is no register file: kernels report 32 registers, and registers never limit occupancy.
 //! - A linked image is PTX, and is compiled again when it is loaded.
 //! - A dma-buf descriptor is the memory's memfd: other processes can map it, but no kernel driver accepts it.

@@ -9,7 +9,11 @@ use std::time::Duration;
 use cuda_driver_sys::{CUcontext, CUresult, CUstream, DriverTable};
 use cuda_soft::{Check, Config};
 
-use crate::team::Team;
+use team::Team;
+
+// A target that borrows this file has no such module of its own.
+#[path = "team.rs"]
+mod team;
 
 /// The machine. Tests use it one after another, because a race loses the context of its device.
 pub(crate) struct Devices {
@@ -37,7 +41,7 @@ pub(crate) fn kernel(body: &str) -> String {
         ".version 8.6
 .target sm_90
 .address_size 64
-.visible .entry k(.param .u64 memory, .param .u64 team, .param .u32 device)
+.visible .entry k(.param .u64 memory, .param .u32 device, .param .u64 team)
 {{
     .shared .align 16 .b8 shared[1024];
     .reg .u64 %data, %flag, %all, %at, %d<8>;
@@ -170,7 +174,7 @@ impl Devices {
         };
         let mut rank = device as u32;
         let mut params: [*mut c_void; 3] =
-            [(&raw mut data).cast(), (&raw mut all).cast(), (&raw mut rank).cast()];
+            [(&raw mut data).cast(), (&raw mut rank).cast(), (&raw mut all).cast()];
         // SAFETY: the text ends with NUL, and there is one pointer per parameter.
         unsafe {
             assert_eq!(

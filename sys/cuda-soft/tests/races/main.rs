@@ -12,4 +12,3 @@ mod multicast;
 mod patterns;
 mod program;
 mod streams;
-mod team;

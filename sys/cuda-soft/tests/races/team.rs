@@ -7,7 +7,7 @@ use cuda_driver_sys::{
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmulticastObjectProp, DriverTable,
 };
 
-use crate::device::ok;
+use super::ok;
 
 /// Bytes of each device: one granule.
 const BYTES: usize = 2 << 20;
