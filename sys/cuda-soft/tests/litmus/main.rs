@@ -4,6 +4,7 @@
 
 mod coherence;
 mod judge;
+mod multicast;
 mod orders;
 mod packets;
 mod rig;

@@ -9,6 +9,11 @@ use std::time::Duration;
 use cuda_driver_sys::{CUcontext, CUfunction, CUresult, CUstream, DriverTable};
 use cuda_soft::{Check, Config, Lines, Weak};
 
+use team::Team;
+
+#[path = "../races/team.rs"]
+mod team;
+
 /// Seeds of each program.
 pub(crate) const SEEDS: u64 = 400;
 
@@ -33,6 +38,8 @@ pub(crate) struct Devices {
     contexts: [CUcontext; 2],
     streams: [CUstream; 2],
     memory: u64,
+    /// Words of both devices at one multicast address, `%all`.
+    team: Option<Team>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -50,7 +57,14 @@ impl Devices {
         TABLE.get_or_init(|| {
             let watchdog = Some(Duration::from_secs(20));
             let check = Check { races: true, weak: Some(Weak::default()), ..Check::default() };
-            cuda_soft::configure(Config { devices: 2, watchdog, check, ..Config::default() }).unwrap();
+            cuda_soft::configure(Config {
+                devices: 2,
+                multicast: true,
+                watchdog,
+                check,
+                ..Config::default()
+            })
+            .unwrap();
         });
         let table = cuda_soft::driver_table();
         let (mut contexts, mut streams, mut memory) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2], 0);
@@ -66,7 +80,14 @@ impl Devices {
             ok((table.cuCtxSetCurrent)(contexts[0]));
             ok((table.cuMemAlloc_v2)(&raw mut memory, BYTES));
         }
-        Self { table, contexts, streams, memory, _turn: turn }
+        Self { table, contexts, streams, memory, team: None, _turn: turn }
+    }
+
+    /// The same with a team of both.
+    pub(crate) fn with_team() -> Self {
+        let mut devices = Self::new();
+        devices.team = Some(Team::new(&devices.table));
+        devices
     }
 
     /// Runs `threads` with each seed. Returns how often each outcome came, as `outcome` takes it from the memory.
@@ -100,6 +121,9 @@ impl Devices {
             // SAFETY: the memory is alive.
             unsafe {
                 ok((self.table.cuMemsetD8_v2)(self.memory, 0, BYTES));
+                for own in self.team.iter().flat_map(|team| team.own) {
+                    ok((self.table.cuMemsetD8_v2)(own, 0, BYTES));
+                }
                 ok((self.table.cuCtxSynchronize)());
             }
             let count = threads.len() as u32;
@@ -167,11 +191,13 @@ impl Devices {
     ) {
         self.enter(device);
         let mut memory = self.memory;
-        let mut params: [*mut c_void; 4] = [
+        let mut all = self.team.as_ref().map_or(0, |team| team.all);
+        let mut params: [*mut c_void; 5] = [
             (&raw mut memory).cast(),
             (&raw mut first).cast(),
             (&raw mut step).cast(),
             (&raw mut delays).cast(),
+            (&raw mut all).cast(),
         ];
         let (stream, params) = (self.streams[device], params.as_mut_ptr());
         // SAFETY: there is one pointer per parameter.
@@ -195,6 +221,9 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
+        if let Some(team) = self.team.take() {
+            team.leave(&self.table);
+        }
         for device in [0, 1] {
             // SAFETY: retained once in `new`.
             unsafe { (self.table.cuDevicePrimaryCtxRelease_v2)(device) };
@@ -221,7 +250,8 @@ impl Memory {
     }
 }
 
-/// The kernel. `%x`, `%y`, `%z` and `%w` are addresses of shared words. The threads begin together; nothing orders them.
+/// The kernel. `%x`, `%y`, `%z` and `%w` are addresses of shared words, and `%all` is that of words of a team. The
+/// threads begin together; nothing orders them.
 fn program(threads: &[String]) -> String {
     let mut bodies = String::new();
     for number in 0..threads.len() {
@@ -232,18 +262,20 @@ fn program(threads: &[String]) -> String {
         bodies += &format!("THREAD{number}:\n{body}\n    bra DONE;\n");
     }
     format!(
-        ".version 7.7
+        ".version 8.1
 .target sm_90
 .address_size 64
-.visible .entry k(.param .u64 memory, .param .u32 first, .param .u32 step, .param .u64 delays)
+.visible .entry k(.param .u64 memory, .param .u32 first, .param .u32 step, .param .u64 delays,
+    .param .u64 team)
 {{
-    .reg .u64 %x, %y, %z, %w, %gate, %out, %at, %delays, %d<12>;
+    .reg .u64 %x, %y, %z, %w, %all, %gate, %out, %at, %delays, %d<12>;
     .reg .u32 %thread, %first, %step, %threads, %lane, %size, %r<8>, %t<8>;
     .reg .pred %p<8>;
     ld.param.u64 %x, [memory];
     ld.param.u32 %first, [first];
     ld.param.u32 %step, [step];
     ld.param.u64 %delays, [delays];
+    ld.param.u64 %all, [team];
     add.u64 %y, %x, 1024;
     add.u64 %z, %x, 2048;
     add.u64 %w, %x, 3072;
