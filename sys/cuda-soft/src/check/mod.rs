@@ -2,7 +2,8 @@
 //!
 //! Switched on by `AQUEDUCT_SOFT_CHECK=races`. It follows PTX ISA's memory consistency model with vector clocks
 //! (FastTrack, Flanagan and Freund 2009): program order, barriers, release and acquire patterns with their scopes,
-//! `fence.sc`, `fence.proxy.alias`, and the order of streams, events and graphs. A race ends the kernel, and both source lines are printed.
+//! `fence.sc`, `fence.proxy.alias`, and the order of streams, events and graphs. A race ends the kernel, and both source
+//! lines are printed.
 //!
 //! The host's own loads and stores are not seen. So its threads count as one thread, which
 //! - learns what a kernel publishes with system scope in host memory, at once;
