@@ -22,7 +22,7 @@ fn outcomes(store: &str, sum: &str) -> Outcomes {
 fn a_sum_may_combine_old_and_new_words() {
     let found = outcomes("relaxed", "relaxed");
     for sums in [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2]] {
-        assert!(found.contains_key(&sums.to_vec()), "{sums:?} of {found:?}");
+        assert!(found.contains_key(sums.as_slice()), "{sums:?} of {found:?}");
     }
 }
 
@@ -31,6 +31,6 @@ fn a_sum_that_acquires_is_of_no_older_words_than_were_released() {
     let found = outcomes("release", "acquire");
     assert!(found.keys().all(|sums| sums[0] == 0 || sums[1] == 2), "{found:?}");
     for sums in [[0, 0], [0, 1], [1, 2], [2, 2]] {
-        assert!(found.contains_key(&sums.to_vec()), "{sums:?} of {found:?}");
+        assert!(found.contains_key(sums.as_slice()), "{sums:?} of {found:?}");
     }
 }
