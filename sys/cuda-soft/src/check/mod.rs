@@ -7,7 +7,7 @@
 //!
 //! The host's own loads and stores are not seen. So its threads count as one thread, which
 //! - learns what a kernel publishes with system scope in host memory, at once;
-//! - learns what work did when it asks whether the work is done, or waits for it;
+//! - learns what work did when it asks whether the work is done, waits for it, or is in a function that is behind it in a stream;
 //! - orders what it knows before the work that it submits, and before what a kernel acquires through a value that neither a
 //!   kernel nor a stream wrote ([`values`]).
 //!

@@ -90,6 +90,11 @@ impl Work {
         join(&mut self.end.lock(), warp.known(lane));
     }
 
+    /// A function of the host, which is the work, begins: the host learns all that came before.
+    pub(crate) fn host_begins(&self) {
+        join(&mut self.checker.lock().host, &self.begin);
+    }
+
     /// Ends the work. With `host`, a function of the host was part of it.
     pub(crate) fn end(&self, host: bool) -> Past {
         let mut known = Arc::clone(&self.end.lock());

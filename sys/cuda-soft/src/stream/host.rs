@@ -21,37 +21,50 @@ unsafe impl Send for HostCall {}
 // SAFETY: as above; this code never dereferences them.
 unsafe impl Sync for HostCall {}
 
+impl HostCall {
+    /// Calls the function, with the state of its context. Returns when it does.
+    pub(super) fn run(self, status: CUresult) {
+        match self {
+            // SAFETY: by the contract of the API, function and argument stay valid until this call.
+            Self::Function(f, data) => unsafe {
+                if status == CUresult::CUDA_SUCCESS {
+                    f(data);
+                }
+            },
+            // SAFETY: as above.
+            Self::Callback(f, stream, data) => unsafe { f(stream, status, data) },
+        }
+    }
+}
+
 /// The thread for host functions, which the first call starts.
 #[derive(Debug, Default)]
 pub(crate) struct HostThread {
     queue: Mutex<Option<Sender<Entry>>>,
 }
 
-/// A call, the state of its context, and what to do after it.
-type Entry = (HostCall, CUresult, Box<dyn FnOnce() + Send>);
+/// A call, and what goes with it.
+type Entry = Box<dyn FnOnce() + Send>;
 
 impl HostThread {
-    /// Queues `call`. The thread calls `done` after it.
-    pub(super) fn post(&self, call: HostCall, status: CUresult, done: impl FnOnce() + Send + 'static) {
+    /// Queues `entry` for the thread.
+    pub(super) fn post(&self, entry: impl FnOnce() + Send + 'static) {
         let mut queue = self.queue.lock();
         let sender = queue.get_or_insert_with(|| {
             let (sender, receiver) = channel::<Entry>();
             let body = move || {
                 IN_CALLBACK.set(true);
-                for (call, status, done) in receiver {
-                    run(call, status);
-                    done();
+                for entry in receiver {
+                    entry();
                 }
             };
             // If no thread can be started the receiver is dropped, and every call runs on the posting thread below.
             let _ = std::thread::Builder::new().name("cuda-soft host".to_owned()).spawn(body);
             sender
         });
-        if let Err(unsent) = sender.send((call, status, Box::new(done))) {
+        if let Err(unsent) = sender.send(Box::new(entry)) {
             drop(queue);
-            let (call, status, done) = unsent.0;
-            run(call, status);
-            done();
+            unsent.0();
         }
     }
 }
@@ -70,17 +83,4 @@ pub(super) fn as_callback(f: impl FnOnce()) {
     let outer = IN_CALLBACK.replace(true);
     f();
     IN_CALLBACK.set(outer);
-}
-
-fn run(call: HostCall, status: CUresult) {
-    match call {
-        // SAFETY: by the contract of the API, function and argument stay valid until this call.
-        HostCall::Function(f, data) => unsafe {
-            if status == CUresult::CUDA_SUCCESS {
-                f(data);
-            }
-        },
-        // SAFETY: as above.
-        HostCall::Callback(f, stream, data) => unsafe { f(stream, status, data) },
-    }
 }

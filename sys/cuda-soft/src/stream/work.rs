@@ -85,7 +85,15 @@ fn run(
     if let Work::Host(call) = work {
         let status = status.err().unwrap_or(CUresult::CUDA_SUCCESS);
         let check = check.cloned();
-        runtime.host.post(call, status, move || end(&op, check.as_deref(), true));
+        runtime.host.post(move || {
+            // Its start is as a wait for what came before it (CUDA driver API, cuLaunchHostFunc): the function may tell others
+            // of that while it still runs.
+            if let Some(check) = &check {
+                check.host_begins();
+            }
+            call.run(status);
+            end(&op, check.as_deref(), true);
+        });
         return false;
     }
     if status.is_err() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use cuda_driver_sys::{CUcontext, CUresult, CUstream, DriverTable};
+use cuda_driver_sys::{CUcontext, CUfunction, CUresult, CUstream, CUstreamCaptureMode, DriverTable};
 use cuda_soft::{Check, Config};
 
 use team::Team;
@@ -149,6 +149,15 @@ impl Devices {
         ok(unsafe { (self.table.cuStreamSynchronize)(self.streams[device]) });
     }
 
+    /// Another stream of `device`, which ends with the context.
+    pub(crate) fn stream(&self, device: usize) -> CUstream {
+        self.enter(device);
+        let mut stream = ptr::null_mut();
+        // SAFETY: the output is a local.
+        ok(unsafe { (self.table.cuStreamCreate)(&raw mut stream, 1) });
+        stream
+    }
+
     /// The stream of `device` writes a word of the memory.
     pub(crate) fn stream_writes(&self, device: usize, offset: u64, value: u32) {
         self.enter(device);
@@ -165,9 +174,38 @@ impl Devices {
     /// Launches the kernel `k` of `ptx` on a stream of `device`, with the addresses of the memory and the device's
     /// number.
     pub(crate) fn launch_text(&self, ptx: &str, device: usize, grid: u32, block: u32) {
+        self.launch_loaded(self.load(ptx, device), device, grid, block);
+    }
+
+    /// Loads the kernel `k` of `ptx`. This waits for the work of `device`.
+    pub(crate) fn load(&self, ptx: &str, device: usize) -> CUfunction {
         self.enter(device);
         let text = CString::new(ptx).unwrap();
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the text ends with NUL, and the outputs are locals.
+        unsafe {
+            let code = (self.table.cuModuleLoadData)(&raw mut module, text.as_ptr().cast());
+            assert_eq!(code, CUresult::CUDA_SUCCESS, "{ptx}");
+            ok((self.table.cuModuleGetFunction)(&raw mut function, module, c"k".as_ptr()));
+        }
+        function
+    }
+
+    /// Launches a kernel that was loaded for `device`.
+    pub(crate) fn launch_loaded(&self, function: CUfunction, device: usize, grid: u32, block: u32) {
+        self.launch_on(self.streams[device], function, device, grid, block);
+    }
+
+    /// The same, on another stream of that device.
+    pub(crate) fn launch_on(
+        &self,
+        stream: CUstream,
+        function: CUfunction,
+        device: usize,
+        grid: u32,
+        block: u32,
+    ) {
+        self.enter(device);
         let (mut data, mut all) = match &self.team {
             Some(team) => (team.own[device], team.all),
             None => (self.data, 0),
@@ -175,28 +213,27 @@ impl Devices {
         let mut rank = device as u32;
         let mut params: [*mut c_void; 3] =
             [(&raw mut data).cast(), (&raw mut rank).cast(), (&raw mut all).cast()];
-        // SAFETY: the text ends with NUL, and there is one pointer per parameter.
+        let (params, none) = (params.as_mut_ptr(), ptr::null_mut());
+        // SAFETY: there is one pointer per parameter.
+        ok(unsafe {
+            (self.table.cuLaunchKernel)(function, grid, 1, 1, block, 1, 1, 0, stream, params, none)
+        });
+    }
+
+    /// Launches what `work` submits to the stream of device 0 as a graph.
+    pub(crate) fn launch_as_graph(&self, work: impl FnOnce()) {
+        self.enter(0);
+        let stream = self.streams[0];
+        let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream is alive, and the outputs are locals.
         unsafe {
-            assert_eq!(
-                (self.table.cuModuleLoadData)(&raw mut module, text.as_ptr().cast()),
-                CUresult::CUDA_SUCCESS,
-                "{ptx}"
-            );
-            ok((self.table.cuModuleGetFunction)(&raw mut function, module, c"k".as_ptr()));
-            let (stream, params) = (self.streams[device], params.as_mut_ptr());
-            ok((self.table.cuLaunchKernel)(
-                function,
-                grid,
-                1,
-                1,
-                block,
-                1,
-                1,
-                0,
-                stream,
-                params,
-                ptr::null_mut(),
-            ));
+            // Kernels may be loaded meanwhile, by calls that other modes forbid.
+            let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            ok((self.table.cuStreamBeginCapture_v2)(stream, mode));
+            work();
+            ok((self.table.cuStreamEndCapture)(stream, &raw mut graph));
+            ok((self.table.cuGraphInstantiateWithFlags)(&raw mut exec, graph, 0));
+            ok((self.table.cuGraphLaunch)(exec, stream));
         }
     }
 

@@ -6,6 +6,7 @@ mod child;
 mod device;
 mod documented;
 mod engines;
+mod host_functions;
 mod kernels;
 mod limits;
 mod multicast;
