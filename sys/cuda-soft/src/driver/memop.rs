@@ -75,8 +75,8 @@ fn submit(on: CUstream, ops: impl FnOnce(&Machine, usize) -> Result<Vec<MemoryOp
 }
 
 fn write(machine: &Machine, device: usize, addr: u64, value: u64, width: u8, flags: u32) -> Result<MemoryOp> {
-    let known = WriteFlags::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER.0;
-    if flags & !known != 0 {
+    // This version of the calls has no write without a barrier (`CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`), says its documentation.
+    if flags != WriteFlags::CU_STREAM_WRITE_VALUE_DEFAULT.0 {
         return Err(INVALID_VALUE);
     }
     accessible(machine, device, addr, width, true)?;

@@ -2,7 +2,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_driver_sys::{CUevent, CUresult};
+use cuda_driver_sys::{CUevent, CUresult, CUstreamBatchMemOpParams, CUstreamBatchMemOpType};
 
 use super::*;
 
@@ -206,4 +206,27 @@ fn asynchronous_copies_from_pageable_memory_take_the_value_of_the_call() {
         assert_eq!((t.cuStreamSynchronize)(s), OK);
     }
     assert_eq!(read::<u8>(&t, p, 64), [1; 64]);
+}
+
+/// As an H200 does: the second version of these calls has no such write.
+#[test]
+fn a_value_without_a_barrier_is_refused() {
+    let t = on(0);
+    let (s, words) = (stream(&t), pinned(&t, 1));
+    const NO_BARRIER: u32 = 1;
+    // SAFETY: handles and addresses are live, the list has one entry, and zeros are a valid one.
+    unsafe {
+        let mut batch: CUstreamBatchMemOpParams = std::mem::zeroed();
+        batch.writeValue.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        batch.writeValue.address = at(&words[0]);
+        let refused = CUresult::CUDA_ERROR_INVALID_VALUE;
+        assert_eq!(t.cuStreamWriteValue32_v2.expect("ops")(s, at(&words[0]), 1, NO_BARRIER), refused);
+        assert_eq!(t.cuStreamWriteValue64_v2.expect("ops")(s, at(&words[0]), 1, NO_BARRIER), refused);
+        for (flags, code) in [(0, OK), (NO_BARRIER, refused)] {
+            batch.writeValue.flags = flags;
+            assert_eq!(t.cuStreamBatchMemOp_v2.expect("ops")(s, 1, &raw mut batch, 0), code);
+        }
+        assert_eq!((t.cuStreamSynchronize)(s), OK);
+    }
+    assert_eq!(words[0].load(Ordering::Acquire), 0);
 }
