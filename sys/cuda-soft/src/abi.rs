@@ -11,6 +11,12 @@ pub(crate) type Result<T = ()> = std::result::Result<T, CUresult>;
 /// The most frequent error.
 pub(crate) const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
+/// The error of what the device does not have, after standard error has said what that is.
+pub(crate) fn not_supported(what: &str) -> CUresult {
+    eprintln!("cuda-soft: not supported: {what}");
+    CUresult::CUDA_ERROR_NOT_SUPPORTED
+}
+
 /// The output pointer of a driver call.
 pub(crate) struct Out<T>(NonNull<T>);
 

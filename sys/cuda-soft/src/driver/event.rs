@@ -102,10 +102,8 @@ fn record(event: CUevent, on: CUstream, flags: u32) -> Result {
         (CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL, Some(capture)) => {
             capture.add(&stream.participant, Work::Record(event))
         }
-        (
-            CUevent_record_flags::CU_EVENT_RECORD_DEFAULT | CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL,
-            None,
-        ) => {
+        (CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL, None) => Err(CUresult::CUDA_ERROR_ILLEGAL_STATE),
+        (CUevent_record_flags::CU_EVENT_RECORD_DEFAULT, None) => {
             if let Some(op) = machine.submit(&stream, Work::Marker)? {
                 event.set(EventState::Recorded(op));
             }

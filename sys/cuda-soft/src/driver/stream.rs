@@ -3,10 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use cuda_driver_sys::{CUcontext, CUevent, CUhostFn, CUresult, CUstream, CUstream_flags, CUstreamCallback};
+use cuda_driver_sys::{
+    CUcontext, CUevent, CUevent_wait_flags, CUhostFn, CUresult, CUstream, CUstream_flags, CUstreamCallback,
+};
 
 use super::{INVALID_VALUE, context, entries};
-use crate::abi::Result;
+use crate::abi::{Result, not_supported};
 use crate::handles;
 use crate::machine::{Device, Machine, machine};
 use crate::stream::event::EventState;
@@ -74,11 +76,15 @@ entries! {
         let machine = machine()?;
         let stream = find(machine, context::current(machine)?, stream)?;
         let event = machine.events.get(event)?;
-        if flags > 1 {
-            return Err(INVALID_VALUE);
-        }
-        if flags == 1 {
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        match CUevent_wait_flags(flags) {
+            CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT => {}
+            CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL if stream.capture().is_none() => {
+                return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+            }
+            CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL => {
+                return Err(not_supported("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL: graphs do not wait for events"));
+            }
+            _ => return Err(INVALID_VALUE),
         }
         if let Some(capture) = stream.capture() {
             return machine.captures.wait(&capture, &stream.participant, event.state());

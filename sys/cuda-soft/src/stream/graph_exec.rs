@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::event::EventState;
 use super::graph::NodeWork;
 use super::op::Op;
 use super::streams::{Stream, Streams};
@@ -42,6 +43,10 @@ impl GraphExec {
             for node in &self.work {
                 let after = node.after.iter().map(|i| &ops[*i]).chain([&begin]);
                 let op = node.work.clone().submit(runtime, node.device, after);
+                // From now on, and not when the graph has come so far, the event stands for this launch.
+                if let Work::Record(event) = &node.work {
+                    event.set(EventState::Recorded(Arc::clone(&op)));
+                }
                 ops.push(op);
             }
             let release = Work::Release(self.objects.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_driver_sys::CUresult;
 
-use super::event::{Event, EventState};
+use super::event::Event;
 use super::host::HostCall;
 use super::memory::{MemoryOp, MemoryTask};
 use super::op::Op;
@@ -18,7 +18,7 @@ use crate::exec::{FaultKind, Launch, Step};
 pub(crate) enum Work {
     /// Nothing: a point in the order of operations.
     Marker,
-    /// Records an event, each time that a graph launch gets here.
+    /// Records an event. Whoever submits it sets the event.
     Record(Arc<Event>),
     /// A kernel.
     Kernel {
@@ -100,13 +100,9 @@ fn run(
         return true;
     }
     match work {
-        Work::Marker | Work::Host(_) => true,
+        Work::Marker | Work::Record(_) | Work::Host(_) => true,
         Work::Release(objects) => {
             drop(objects);
-            true
-        }
-        Work::Record(event) => {
-            event.set(EventState::Recorded(op));
             true
         }
         Work::Kernel { mut launch, grid_sync } => {

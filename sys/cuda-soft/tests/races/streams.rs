@@ -4,7 +4,7 @@ use std::ptr;
 
 use cuda_driver_sys::{CUevent, CUresult};
 
-use crate::device::{Devices, ok, races, races_on_host};
+use crate::device::{Devices, kernel, ok, races, races_on_host};
 
 const READ: &str = "    ld.weak.global.u32 %r0, [%data];";
 
@@ -49,6 +49,44 @@ fn work_of_two_streams_needs_an_event_or_a_wait_of_the_host() {
     };
     assert_eq!((races_with(&event), races_with(&wait)), (vec![], vec![]));
     assert!(!races_with(&nothing).is_empty());
+}
+
+/// Work that waits for an event that a graph records is behind what is before the event in the graph.
+#[test]
+fn an_event_that_a_graph_records_orders_what_is_before_it() {
+    for (before, race) in [(true, false), (false, true)] {
+        let found = races(|devices| {
+            let mut event: CUevent = ptr::null_mut();
+            let read = devices.load(&kernel(READ), 1);
+            devices.enter(0);
+            // SAFETY: the output is a local.
+            ok(unsafe { (devices.table.cuEventCreate)(&raw mut event, 2) });
+            let (opener, gate) = (devices.stream(0), devices.data + 8192);
+            devices.launch_as_graph(|| {
+                // The graph is launched, and runs when others have been told to wait for it.
+                // SAFETY: the memory is alive until the devices are dropped, and the word is aligned.
+                ok(unsafe {
+                    (devices.table.cuStreamWaitValue32_v2.unwrap())(devices.streams[0], gate, 1, 1)
+                });
+                if before {
+                    fill(devices, 0);
+                }
+                // SAFETY: the event and the stream are alive.
+                ok(unsafe { (devices.table.cuEventRecordWithFlags)(event, devices.streams[0], 1) });
+                if !before {
+                    fill(devices, 0);
+                }
+            });
+            devices.enter(1);
+            // SAFETY: as above.
+            ok(unsafe { (devices.table.cuStreamWaitEvent)(devices.streams[1], event, 0) });
+            devices.launch_loaded(read, 1, 1, 1);
+            devices.enter(0);
+            // SAFETY: as above.
+            ok(unsafe { (devices.table.cuStreamWriteValue32_v2.unwrap())(opener, gate, 1, 0) });
+        });
+        assert_eq!(!found.is_empty(), race);
+    }
 }
 
 #[test]

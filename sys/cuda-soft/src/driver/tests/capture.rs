@@ -332,3 +332,61 @@ fn asking_the_legacy_stream_for_its_capture_leaves_the_capture_of_a_blocking_str
         assert_eq!((t.cuStreamDestroy_v2)(s), OK);
     }
 }
+
+/// The flag for records and waits in a capture of events that others than the graph wait for and record.
+const EXTERNAL: u32 = 1;
+
+/// A graph launch records such an event when it is called, and the event is done when the graph has come so far. Codes are those of
+/// an H200.
+#[test]
+fn an_external_event_is_recorded_by_each_launch_of_the_graph() {
+    let t = on(0);
+    let (s, other) = (stream(&t), stream(&t));
+    let done = event(&t);
+    let gate = alloc(&t, 16);
+    write(&t, gate, &[0_u32; 4]);
+    let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (wait, open) = (t.cuStreamWaitValue32_v2.expect("there"), t.cuStreamWriteValue32_v2.expect("there"));
+    let opener = stream(&t);
+    // SAFETY: handles and addresses are live, and pointers are to locals.
+    unsafe {
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        assert_eq!(wait(s, gate, 1, 0), OK);
+        assert_eq!((t.cuMemsetD32Async)(gate + 4, 7, 1, s), OK);
+        assert_eq!((t.cuEventRecordWithFlags)(done, s, EXTERNAL), OK);
+        // Behind the event: the graph goes on when others may.
+        assert_eq!(wait(s, gate, 2, 0), OK);
+        assert_eq!((t.cuStreamEndCapture)(s, &raw mut graph), OK);
+        assert_eq!((t.cuGraphInstantiateWithFlags)(&raw mut exec, graph, 0), OK);
+        assert_eq!((t.cuEventQuery)(done), OK, "nothing has recorded it");
+        for _ in 0..2 {
+            write(&t, gate, &[0_u32; 4]);
+            assert_eq!((t.cuGraphLaunch)(exec, s), OK);
+            assert_eq!((t.cuEventQuery)(done), CUresult::CUDA_ERROR_NOT_READY);
+            assert_eq!((t.cuStreamWaitEvent)(other, done, 0), OK);
+            assert_eq!((t.cuMemcpyDtoDAsync_v2)(gate + 8, gate + 4, 4, other), OK);
+            assert_eq!(open(opener, gate, 1, 0), OK);
+            assert_eq!((t.cuEventSynchronize)(done), OK);
+            assert_eq!((t.cuStreamSynchronize)(other), OK);
+            assert_eq!((t.cuStreamQuery)(s), CUresult::CUDA_ERROR_NOT_READY, "the graph has not ended");
+            assert_eq!(read::<u32>(&t, gate + 8, 1), [7]);
+            assert_eq!(open(opener, gate, 2, 0), OK);
+            assert_eq!((t.cuStreamSynchronize)(s), OK);
+        }
+    }
+}
+
+#[test]
+fn external_waits_are_refused_and_outside_of_captures_so_are_external_records() {
+    let t = on(0);
+    let s = stream(&t);
+    let event = event(&t);
+    // SAFETY: handles are live.
+    unsafe {
+        assert_eq!((t.cuEventRecordWithFlags)(event, s, EXTERNAL), CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        assert_eq!((t.cuStreamWaitEvent)(s, event, EXTERNAL), CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);
+        assert_eq!((t.cuStreamWaitEvent)(s, event, EXTERNAL), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(end(&t, s), OK);
+    }
+}
