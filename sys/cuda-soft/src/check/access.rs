@@ -13,7 +13,7 @@
 use super::clock::Clock;
 use super::room::Full;
 use super::scope::{Place, includes};
-use super::stamp::Stamp;
+use super::stamp::{STREAM, Stamp};
 use crate::code::Scope;
 
 /// An access of some lanes of a warp to the same bytes.
@@ -26,8 +26,10 @@ pub(super) struct Access {
     pub(super) write: bool,
     /// By a multicast address.
     pub(super) multicast: bool,
-    /// The words of an operation of a stream.
+    /// The words of a copy or fill.
     pub(super) engine: Option<Words>,
+    /// An atomic addition.
+    pub(super) adds: bool,
     /// Offset of the first byte in its object, and number of bytes.
     pub(super) at: u64,
     pub(super) size: u32,
@@ -35,25 +37,24 @@ pub(super) struct Access {
     pub(super) source: u32,
 }
 
-/// The words that an operation of a stream accesses at once. The model has no rule for it: here a strong access to such a
-/// word does not race with it if its scope includes the stream's device.
+/// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Words {
-    /// A value that a stream writes or waits for. It may be a part of a word of kernels, as where a FIFO is closed.
-    Value,
-    /// Copies and fills consist of aligned words of so many bytes.
-    Of(u8),
+pub(super) enum Kind {
+    Read,
+    Write,
+    /// An atomic addition.
+    Add,
 }
+
+/// The words that a copy or fill accesses at once, which are aligned and have so many bytes. The model has no rule for it: here a
+/// strong access to such a word does not race with it if its scope includes the stream's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Words(pub(super) u8);
 
 impl Words {
     fn hold(self, engine: &Access, other: &Access) -> bool {
-        match self {
-            Self::Value => other.size <= 8,
-            Self::Of(bytes) => {
-                let inside = other.at >= engine.at && other.end() <= engine.end();
-                inside && other.size <= u32::from(bytes)
-            }
-        }
+        let inside = other.at >= engine.at && other.end() <= engine.end();
+        inside && other.size <= u32::from(self.0)
     }
 }
 
@@ -102,6 +103,14 @@ impl Access {
         self.at + u64::from(self.size)
     }
 
+    /// Whether a stream writes the upper half of a word to which the other access adds. The model does not define it, but no addition
+    /// is lost: so a FIFO is closed (docs/memory-model.md, "Closing a FIFO").
+    fn closes(&self, other: &Access) -> bool {
+        let upper = self.size == 4 && other.size == 8 && self.at == other.at + 4;
+        let near = |scope| includes(scope, other.place(), self.place());
+        upper && self.who.block == STREAM && self.write && other.adds && other.strong.is_some_and(near)
+    }
+
     /// Whether this access and a `later` one of one lane race: the part of this access that does, and why. `known` is what
     /// happens before the later one.
     pub(super) fn races(&self, later: &Access, known: &Clock) -> Option<Race> {
@@ -126,6 +135,9 @@ impl Access {
             engine.engine.is_some_and(|words| words.hold(engine, other)) && other.strong.is_some_and(near)
         };
         if word(self, later) || word(later, self) {
+            return None;
+        }
+        if self.closes(later) || later.closes(self) {
             return None;
         }
         let reach = |scope, from, to| if aliases { scope == Scope::Sys } else { includes(scope, from, to) };
@@ -156,7 +168,18 @@ mod tests {
 
     fn access(block: u32, strong: Option<Scope>, write: bool) -> Access {
         let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
-        Access { who, device: 0, strong, write, multicast: false, engine: None, at: 8, size: 4, source: 0 }
+        Access {
+            who,
+            device: 0,
+            strong,
+            write,
+            multicast: false,
+            engine: None,
+            adds: false,
+            at: 8,
+            size: 4,
+            source: 0,
+        }
     }
 
     #[test]
@@ -190,7 +213,7 @@ mod tests {
     #[test]
     fn stream_work_races_with_all_but_strong_words_whose_scope_includes_its_device() {
         let nothing = Clock::default();
-        let copy = Access { engine: Some(Words::Of(8)), size: 4096, ..access(0, None, true) };
+        let copy = Access { engine: Some(Words(8)), size: 4096, ..access(0, None, true) };
         let races = |other: Access| {
             let (before, behind) = (copy.races(&other, &nothing), other.races(&copy, &nothing));
             assert_eq!(before.is_some(), behind.is_some());
@@ -202,7 +225,7 @@ mod tests {
         assert!(races(access(1, Some(Scope::Cta), false)));
         assert!(races(Access { size: 16, ..access(1, Some(Scope::Sys), false) }));
         assert!(races(access(1, None, false)));
-        assert!(races(Access { engine: Some(Words::Of(8)), ..access(1, None, false) }));
+        assert!(races(Access { engine: Some(Words(8)), ..access(1, None, false) }));
     }
 
     #[test]
@@ -213,12 +236,35 @@ mod tests {
             let word = Access { at, size, ..access(1, Some(Scope::Sys), false) };
             engine.races(&word, &nothing).is_some()
         };
-        assert!(!races(Words::Of(8), (8, 8), (8, 8)) && !races(Words::Of(8), (8, 8), (0, 64)));
-        assert!(!races(Words::Of(4), (8, 4), (8, 8)) && !races(Words::Of(8), (12, 4), (8, 8)));
-        assert!(races(Words::Of(4), (8, 8), (8, 8)), "in two halves");
-        assert!(races(Words::Of(4), (8, 8), (8, 4)) && races(Words::Of(4), (8, 8), (12, 4)), "one half");
-        assert!(races(Words::Of(1), (8, 2), (8, 2)) && !races(Words::Of(1), (9, 1), (8, 2)));
-        assert!(!races(Words::Value, (8, 8), (12, 4)));
+        assert!(!races(Words(8), (8, 8), (8, 8)) && !races(Words(8), (8, 8), (0, 64)));
+        assert!(!races(Words(4), (8, 4), (8, 8)) && !races(Words(8), (12, 4), (8, 8)));
+        assert!(races(Words(4), (8, 8), (8, 8)), "in two halves");
+        assert!(races(Words(4), (8, 8), (8, 4)) && races(Words(4), (8, 8), (12, 4)), "one half");
+        assert!(races(Words(1), (8, 2), (8, 2)) && !races(Words(1), (9, 1), (8, 2)));
+    }
+
+    #[test]
+    fn a_streams_value_is_strong_and_may_be_the_upper_half_of_a_word_that_is_added_to() {
+        let nothing = Clock::default();
+        let value = |at| {
+            let own = access(0, Some(Scope::Sys), true);
+            Access { who: Stamp { block: STREAM, ..own.who }, at, ..own }
+        };
+        let add = Access { size: 8, adds: true, ..access(1, Some(Scope::Gpu), true) };
+        let races = |value: Access, other: Access| {
+            let (before, behind) = (value.races(&other, &nothing), other.races(&value, &nothing));
+            assert_eq!(before.map(|(_, why)| why), behind.map(|(_, why)| why));
+            before.map(|(_, why)| why)
+        };
+        assert_eq!(races(value(12), add), None);
+        assert_eq!(races(value(8), add), Some(Why::Mixed));
+        assert_eq!(races(Access { write: false, ..value(12) }, add), Some(Why::Mixed));
+        assert_eq!(races(value(12), Access { adds: false, ..add }), Some(Why::Mixed));
+        assert_eq!(races(value(12), Access { device: 1, ..add }), Some(Why::Mixed));
+        assert_eq!(races(value(12), Access { strong: Some(Scope::Cta), ..add }), Some(Why::Mixed));
+        assert_eq!(races(Access { who: Stamp { block: 5, ..add.who }, ..value(12) }, add), Some(Why::Mixed));
+        assert_eq!(races(value(8), access(1, Some(Scope::Gpu), false)), None);
+        assert_eq!(races(value(8), access(1, Some(Scope::Cta), false)), Some(Why::Scope));
     }
 
     #[test]

@@ -41,6 +41,6 @@ pub(crate) use history::Line;
 pub(crate) use shadow::Object;
 pub(crate) use sources::Source;
 pub(crate) use state::{Checker, State};
-pub(crate) use strong::line;
+pub(crate) use strong::{Update, line};
 pub(crate) use warp::{Meeting, Spot, Warp};
 pub(crate) use work::{Failure, Past, TOO_MUCH, Work};

@@ -178,6 +178,7 @@ mod tests {
             write,
             multicast: false,
             engine: None,
+            adds: false,
             at: 0,
             size: 4,
             source: 0,

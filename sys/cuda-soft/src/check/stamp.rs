@@ -3,6 +3,9 @@
 /// Threads in a warp.
 pub(super) const LANES: usize = 32;
 
+/// The number of the block that a stream operation is in.
+pub(super) const STREAM: u32 = u32::MAX;
+
 /// The time of one thread, which advances whenever the thread publishes what it has done. The first is 1.
 pub(super) type Tick = u32;
 

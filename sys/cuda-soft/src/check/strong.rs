@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use super::access::Words;
+use super::access::{Kind, Words};
 use super::clock::Clock;
 use super::history::{KEPT, Line, Reader, Write};
 use super::shadow::Object;
 use super::shared::join;
 use super::state::State;
 use super::sync::{Published, Release};
-use super::warp::{HOST, Lane, STREAM, Spot, Warp};
+use super::warp::{HOST, Lane, Spot, Warp};
 use super::work::Failure;
 use crate::code::{Scope, Semantics};
 use crate::config::Lines;
@@ -22,6 +22,15 @@ use crate::config::Lines;
 const STALE: u8 = 3;
 /// Places from which a thread reads something old at the same time.
 const STALE_PLACES: usize = 64;
+
+/// What the detector knows of an atomic operation, besides its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Update {
+    /// It returns nothing to its thread.
+    pub(crate) reduction: bool,
+    /// It adds integers.
+    pub(crate) adds: bool,
+}
 
 impl Warp {
     /// A load of a lane that finds `now` in memory. Returns what it reads.
@@ -37,7 +46,7 @@ impl Warp {
         sem: Semantics,
         scope: Scope,
     ) -> Result<u64, Failure> {
-        self.checked(state, lane, spot, false, sem, scope)?;
+        self.checked(state, lane, spot, Kind::Read, sem, scope)?;
         if sem.strong() { Ok(self.reads(state, lane, spot, now, sem, scope, true)) } else { Ok(now) }
     }
 
@@ -56,7 +65,7 @@ impl Warp {
         scope: Scope,
         line: Option<Arc<Line>>,
     ) -> Result<bool, Failure> {
-        self.checked(state, lane, spot, true, sem, scope)?;
+        self.checked(state, lane, spot, Kind::Write, sem, scope)?;
         let write = Write { value, line, ..Write::default() };
         let last = !sem.strong() || self.writes(state, lane, spot, Some(before), write, sem, scope);
         if last {
@@ -65,7 +74,7 @@ impl Warp {
         Ok(last)
     }
 
-    /// An atomic operation of a lane, which found and wrote these values; a `reduction` returns nothing to its thread.
+    /// An atomic operation of a lane, which found and wrote these values.
     ///
     /// # Errors
     /// A race, which is printed, or that the detector cannot follow the access.
@@ -78,13 +87,14 @@ impl Warp {
         [before, value]: [u64; 2],
         sem: Semantics,
         scope: Scope,
-        reduction: bool,
+        update: Update,
     ) -> Result<(), Failure> {
-        self.checked(state, lane, spot, true, sem, scope)?;
+        let kind = if update.adds { Kind::Add } else { Kind::Write };
+        self.checked(state, lane, spot, kind, sem, scope)?;
         if sem.strong() {
             // A reduction is no part of an acquire pattern: no fence behind it acquires what it found (PTX ISA, "Release and
             // Acquire Patterns"). Its write passes that on all the same.
-            if !reduction || sem.acquires() {
+            if !update.reduction || sem.acquires() {
                 self.reads(state, lane, spot, before, sem, scope, false);
             }
             let write = Write { value, update: true, ..Write::default() };
@@ -106,7 +116,7 @@ impl Warp {
         sem: Semantics,
         scope: Scope,
     ) -> Result<(), Failure> {
-        self.checked(state, 0, spot, false, sem, scope)?;
+        self.checked(state, 0, spot, Kind::Read, sem, scope)?;
         self.reads(state, 0, spot, value, sem, scope, false);
         Ok(())
     }
@@ -123,7 +133,7 @@ impl Warp {
         sem: Semantics,
         scope: Scope,
     ) -> Result<(), Failure> {
-        self.checked(state, 0, spot, true, sem, scope)?;
+        self.checked(state, 0, spot, Kind::Write, sem, scope)?;
         self.writes(state, 0, spot, None, Write { value, ..Write::default() }, sem, scope);
         state.shadow.wrote(spot.object, spot.at, spot.bytes(&value.to_le_bytes()));
         Ok(())
@@ -140,7 +150,8 @@ impl Warp {
         word: u8,
         brought: Option<&[u8]>,
     ) -> Result<(), Failure> {
-        self.access(state, 0, spot, brought.is_some(), None, Some(Words::Of(word)))
+        let kind = if brought.is_some() { Kind::Write } else { Kind::Read };
+        self.access(state, 0, spot, kind, None, Some(Words(word)))
             .map_err(|(access, stop)| state.failed(&access, &stop, spot))?;
         match brought {
             Some(bytes) => state.shadow.wrote(spot.object, spot.at, bytes),
@@ -162,12 +173,11 @@ impl Warp {
         state: &mut State,
         lane: usize,
         spot: Spot,
-        write: bool,
+        kind: Kind,
         sem: Semantics,
         scope: Scope,
     ) -> Result<(), Failure> {
-        let engine = (self.place.block == STREAM).then_some(Words::Value);
-        self.access(state, lane, spot, write, sem.strong().then_some(scope), engine)
+        self.access(state, lane, spot, kind, sem.strong().then_some(scope), None)
             .map_err(|(access, stop)| state.failed(&access, &stop, spot))
     }
 

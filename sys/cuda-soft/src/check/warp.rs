@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use std::iter;
 use std::sync::Arc;
 
-use super::access::{Access, Stop, Why, Words};
+use super::access::{Access, Kind, Stop, Why, Words};
 use super::clock::{Clock, join_each};
 use super::history::Line;
 use super::scope::Place;
@@ -88,9 +88,6 @@ pub(crate) struct Meeting {
     block: Option<(WorkId, u32)>,
 }
 
-/// The number of the block that a stream operation is in.
-pub(super) const STREAM: u32 = u32::MAX;
-
 /// The place of the host, which no scope but `sys` includes.
 pub(super) const HOST: Place =
     Place { device: usize::MAX, work: WorkId { chain: u32::MAX, seq: 0 }, block: 0 };
@@ -118,7 +115,7 @@ impl Warp {
         &self.lanes[lane].known
     }
 
-    /// Records a read or write of a lane; `strong` is the scope of a strong one, `engine` has the words of a stream's.
+    /// Records an access of a lane; `strong` is the scope of a strong one, `engine` has the words of a copy's or fill's.
     ///
     /// # Errors
     /// The access, and an earlier one that races with it, or that there is no room for it.
@@ -127,14 +124,15 @@ impl Warp {
         state: &mut State,
         lane: usize,
         spot: Spot,
-        write: bool,
+        kind: Kind,
         strong: Option<Scope>,
         engine: Option<Words>,
     ) -> Result<(), (Access, Stop)> {
         let (who, known) = (self.stamp(lane), &self.lanes[lane].known);
         let (device, source) = (self.place.device, self.source);
         let Spot { at, size, multicast, .. } = spot;
-        let access = Access { who, device, strong, write, multicast, engine, at, size, source };
+        let (write, adds) = (kind != Kind::Read, kind == Kind::Add);
+        let access = Access { who, device, strong, write, multicast, engine, adds, at, size, source };
         state.shadow.access(spot.object, &access, known).map_err(|stop| (access, stop))
     }
 

@@ -10,9 +10,9 @@ use super::chance::Chance;
 use super::clock::Clock;
 use super::shared::join;
 use super::sources::Source;
-use super::stamp::WorkId;
+use super::stamp::{STREAM, WorkId};
 use super::state::{Checker, State};
-use super::warp::{STREAM, Spot, Warp, explain};
+use super::warp::{Spot, Warp, explain};
 
 /// A work that has begun.
 #[derive(Debug)]

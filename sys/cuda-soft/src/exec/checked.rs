@@ -9,7 +9,7 @@ use super::memory;
 use super::regs::{LANES, Lanes, lanes};
 use super::turn::Context;
 use super::warp::Warp;
-use crate::check::{self, Failure, Line, Source, Spot, State};
+use crate::check::{self, Failure, Line, Source, Spot, State, Update};
 use crate::code::op::Mem;
 use crate::code::{Op, Scope, Semantics, Space};
 
@@ -130,8 +130,7 @@ impl Warp {
         })
     }
 
-    /// Tells the detector of an atomic operation of one lane, and of the values that it read and wrote. A `reduction` returns
-    /// nothing to its thread.
+    /// Tells the detector of an atomic operation of one lane, and of the values that it read and wrote.
     ///
     /// # Errors
     /// A failure of the lane.
@@ -144,12 +143,12 @@ impl Warp {
         lane: usize,
         element: Element,
         values: [u64; 2],
-        reduction: bool,
+        update: Update,
     ) -> Result<(), Trouble> {
         self.each(cx, state, at, 1 << lane, element, |check, state, lane, spot| {
             let Some(spot) = spot else { return Ok(()) };
             let values = values.map(|value| element.low(value));
-            check.update(state, lane, spot, values, element.sem, element.scope, reduction)
+            check.update(state, lane, spot, values, element.sem, element.scope, update)
         })
     }
 

@@ -11,6 +11,7 @@ use super::memory::{self, Request};
 use super::regs::{LANES, Lanes, bits, lanes};
 use super::turn::Context;
 use super::warp::{Frame, Warp};
+use crate::check::Update;
 use crate::code::op::{AtomOp, Mem, Special};
 use crate::code::{Addr, Base, Pred, Reg, Space, Src};
 
@@ -165,6 +166,7 @@ impl Warp {
         }
         cx.access.check(&at, mask, self.request(mem, true))?;
         let mut check = checked::lock(cx);
+        let update = Update { reduction: d.is_none(), adds: op == AtomOp::Add && !mem.ty.float() };
         memory::before(mem.sem);
         let (b, c) = (self.regs.get64(b), self.regs.get64(c));
         let mut values = [0; LANES];
@@ -173,7 +175,7 @@ impl Warp {
             // SAFETY: checked for writing just now, under the view that `access` borrows.
             let (old, new) = unsafe { atomic::update(op, mem.ty, at[lane], b[lane], c[lane]) };
             if let Some(state) = &mut check {
-                self.tell_update(cx, state, &at, lane, Element::of(mem), [old, new], d.is_none())?;
+                self.tell_update(cx, state, &at, lane, Element::of(mem), [old, new], update)?;
             }
             values[lane] = old;
             changed |= old != new;

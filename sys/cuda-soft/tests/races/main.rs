@@ -13,3 +13,4 @@ mod multicast;
 mod patterns;
 mod program;
 mod streams;
+mod values;

@@ -7,7 +7,18 @@ const HERE: Object = Object::Driver(7);
 
 fn access(block: u32, write: bool, at: u64, size: u32) -> Access {
     let who = Stamp { work: WorkId { chain: 0, seq: 1 }, block, warp: 0, lanes: 1, tick: 1 };
-    Access { who, device: 0, strong: None, write, multicast: false, engine: None, at, size, source: 0 }
+    Access {
+        who,
+        device: 0,
+        strong: None,
+        write,
+        multicast: false,
+        engine: None,
+        adds: false,
+        at,
+        size,
+        source: 0,
+    }
 }
 
 #[test]
