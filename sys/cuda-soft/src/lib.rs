@@ -47,8 +47,9 @@
 //! - A dma-buf descriptor is the memory's memfd: other processes can map it, but no kernel driver accepts it.
 //!
 //! # Not supported (the calls return errors)
-//! IPC events, the per-thread default stream, external event waits, fabric handles, host memory from
-//! `cuMemCreate`, some launch attributes, cubins and fat binaries, managed memory, textures and surfaces, matrix
+//! IPC events, the per-thread default stream, graphs that wait for events (`CU_EVENT_WAIT_EXTERNAL`), fabric handles, host memory from
+//! `cuMemCreate`, programmatic dependent launch and some other launch attributes, stream values without a
+//! memory barrier, cubins and fat binaries, managed memory, textures and surfaces, matrix
 //! instructions (`mma`, `wmma`, `wgmma`, `tcgen05`, `ldmatrix`), tensor maps, kernels that launch kernels.
 //!
 //! Of the 142 files of the public CUDA samples that CUDA 13.0's nvcc compiles without other libraries (`ci/samples.sh`; 33 more

@@ -10,7 +10,7 @@ use cuda_driver_sys::{
 };
 
 use super::{INVALID_VALUE, context, entries, function, stream};
-use crate::abi::{Result, input};
+use crate::abi::{Result, input, not_supported};
 use crate::code;
 use crate::exec::Launch;
 use crate::machine::{limits, machine};
@@ -96,8 +96,20 @@ impl Shape {
                 self.cluster = Some([d.x, d.y, d.z]);
                 Ok(())
             }
+            Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
+            // The kernel could begin before the one before it has ended. In the order of the stream, where `griddepcontrol` has no
+            // effect, a kernel that forgets to wait would pass unseen.
             Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            | Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
+                // SAFETY: as above.
+                if unsafe { value.programmaticStreamSerializationAllowed } == 0 =>
+            {
+                Ok(())
+            }
+            Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            | Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => Err(not_supported(
+                "cuLaunchKernelEx: programmatic dependent launch: kernels of a stream run one after another, so a missing \
+                 griddepcontrol.wait would pass; leave the attribute out",
+            )),
             _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
         }
     }
