@@ -1,10 +1,10 @@
 //! Work that begins and ends late, with `AQUEDUCT_SOFT_UNKIND`.
 //!
 //! The driver API promises an order of operations and no time. A software device that copies during the call hides every
-//! program that forgets to wait. Here an operation that could begin waits for a while, and so does the news that it has ended.
+//! program that forgets to wait. Here an operation that could begin waits for a while, and so does the news that it has ended,
+//! unless the host already waits for it: who waits cannot see that it is late.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,21 @@ pub(super) struct Late {
 
 struct State {
     random: fastrand::Rng,
-    on_time_until: Instant,
-    /// The next to come is on top.
-    due: BinaryHeap<Due>,
+    /// Up to when the delays so far use up time, if each uses [`SHARE`] times as much as it lasts.
+    spent_until: Instant,
+    /// The next to come is the first.
+    due: BTreeMap<Ticket, Action>,
     count: u64,
 }
 
-/// Orders by time, the earliest last; those of one moment in the order in which they were put off.
-struct Due {
-    at: Instant,
-    number: u64,
-    action: Action,
-}
+/// When a step is due. The number orders those of one moment as they were put off.
+pub(super) type Ticket = (Instant, u64);
+
+/// In the long run all delays together last for this part of the time, or a stream that is filled without pause, and that nobody waits
+/// for, would fall behind for ever.
+const SHARE: u32 = 4;
+/// So far ahead may time be used up.
+const AHEAD: Duration = Duration::from_millis(80);
 
 impl Late {
     /// The one of this process, if the configuration asks for it.
@@ -44,8 +47,8 @@ impl Late {
             let seed = config::current().ok()?.unkind?;
             let state = State {
                 random: fastrand::Rng::with_seed(seed),
-                on_time_until: Instant::now(),
-                due: BinaryHeap::new(),
+                spent_until: Instant::now(),
+                due: BTreeMap::new(),
                 count: 0,
             };
             Some(Self { state: Mutex::new(state), more: Condvar::new() })
@@ -53,69 +56,53 @@ impl Late {
         .as_ref()
     }
 
-    /// How long the next step of an operation is put off: half of them not, most others for microseconds, some for longer than
-    /// a wait spins. After each comes a time without, or a stream that is filled without pause would fall behind for ever.
-    pub(super) fn delay(&self) -> Option<Duration> {
+    /// Puts every other step off: most for less than 2 ms, some for longer than a wait spins. Then `action` is done by a thread of
+    /// its own, unless it is [taken](Self::take) before.
+    pub(super) fn put_off(&'static self, action: impl FnOnce() + Send + 'static) -> Option<Ticket> {
         let (mut state, now) = (self.state.lock(), Instant::now());
-        if now < state.on_time_until {
-            return None;
-        }
         let delay = match state.random.u32(..200) {
             0..100 => return None,
             100 | 101 => Duration::from_millis(state.random.u64(5..20)),
-            _ => Duration::from_micros(1 << state.random.u32(..11)),
+            _ => Duration::from_micros(64 << state.random.u32(..6)),
         };
-        state.on_time_until = now + 4 * delay;
-        Some(delay)
-    }
-
-    /// Runs `action` on a thread of its own after `delay`.
-    pub(super) fn after(&'static self, delay: Duration, action: Action) {
-        let mut state = self.state.lock();
+        if state.spent_until > now + AHEAD {
+            return None;
+        }
+        state.spent_until = state.spent_until.max(now) + SHARE * delay;
         if state.count == 0 {
             // It runs as long as the process, as the streams may.
             let thread = std::thread::Builder::new().name("cuda-soft-late".into());
             thread.spawn(|| self.run()).expect("a machine that is asked to be late has a thread for it");
         }
         state.count += 1;
-        let (at, number) = (Instant::now() + delay, state.count);
-        state.due.push(Due { at, number, action });
+        let ticket = (now + delay, state.count);
+        state.due.insert(ticket, Box::new(action));
         self.more.notify_one();
+        Some(ticket)
+    }
+
+    /// Takes what was put off, if it is not done yet.
+    pub(super) fn take(&self, ticket: Ticket) -> Option<Action> {
+        let mut state = self.state.lock();
+        let action = state.due.remove(&ticket)?;
+        let unused = ticket.0.saturating_duration_since(Instant::now());
+        state.spent_until -= SHARE * unused;
+        Some(action)
     }
 
     fn run(&self) {
         let mut state = self.state.lock();
         loop {
-            match state.due.peek().map(|due| due.at) {
+            match state.due.first_key_value().map(|((at, _), _)| *at) {
                 None => self.more.wait(&mut state),
                 Some(at) if at > Instant::now() => {
                     self.more.wait_until(&mut state, at);
                 }
                 Some(_) => {
-                    let due = state.due.pop();
-                    MutexGuard::unlocked(&mut state, || due.map(|due| (due.action)()));
+                    let due = state.due.pop_first();
+                    MutexGuard::unlocked(&mut state, || due.map(|(_, action)| action()));
                 }
             }
         }
-    }
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::late::Late;
+use super::late::{Late, Ticket};
 use crate::check::Past;
 
 /// One submitted piece of work.
@@ -27,7 +27,24 @@ struct State {
     ended_at: Option<Instant>,
     /// Events before the end, for the race detector.
     past: Option<Past>,
+    hurry: Hurry,
 }
+
+/// What is known of an operation on a machine that is [`Late`].
+#[derive(Default)]
+struct Hurry {
+    /// Unfinished operations that this one waits for.
+    before: Vec<Arc<Op>>,
+    /// The step that was put off last.
+    put_off: Option<Ticket>,
+    /// How often the host has asked in vain whether the operation has ended.
+    asked: u32,
+    /// The host waits for the operation: it is late no more.
+    hurried: bool,
+}
+
+/// A host that asks so often waits.
+const PATIENCE: u32 = 4;
 
 /// A step of an operation that can be put off.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +66,24 @@ impl Op {
         begin: impl FnOnce(&Arc<Op>) -> bool + Send + 'static,
     ) -> Arc<Op> {
         let begin: Begin = Box::new(begin);
-        let state =
-            State { waits_for: 1, begin: Some(begin), dependents: Vec::new(), ended_at: None, past: None };
+        let state = State {
+            waits_for: 1,
+            begin: Some(begin),
+            dependents: Vec::new(),
+            ended_at: None,
+            past: None,
+            hurry: Hurry::default(),
+        };
         let op = Arc::new(Op { state: Mutex::new(state), ended: Condvar::new() });
         for earlier in after {
-            let mut earlier = earlier.state.lock();
-            if earlier.ended_at.is_none() {
-                op.state.lock().waits_for += 1;
-                earlier.dependents.push(Arc::clone(&op));
+            let mut its = earlier.state.lock();
+            if its.ended_at.is_none() {
+                let mut state = op.state.lock();
+                state.waits_for += 1;
+                its.dependents.push(Arc::clone(&op));
+                if Late::get().is_some() {
+                    state.hurry.before.push(Arc::clone(earlier));
+                }
             }
         }
         run_ready(VecDeque::from([Arc::clone(&op)]));
@@ -73,18 +100,53 @@ impl Op {
         let done = self.ended_at().is_some();
         if done {
             self.tell_host();
+        } else if let Some(late) = Late::get() {
+            let asked = {
+                let mut state = self.state.lock();
+                state.hurry.asked += 1;
+                state.hurry.asked
+            };
+            if asked == PATIENCE {
+                self.hurry(late);
+            }
         }
         done
     }
 
     /// Waits until the operation has ended.
     pub(crate) fn wait(&self) {
+        if let Some(late) = Late::get() {
+            self.hurry(late);
+        }
         let mut state = self.state.lock();
         while state.ended_at.is_none() {
             self.ended.wait(&mut state);
         }
         drop(state);
         self.tell_host();
+    }
+
+    /// Makes the steps now that were put off, of this operation and of all that it waits for, and puts none off from now on.
+    fn hurry(&self, late: &Late) {
+        let mut all = self.hurry_alone(late);
+        while let Some(op) = all.pop() {
+            all.extend(op.hurry_alone(late));
+        }
+    }
+
+    /// Returns the operations that this one waits for.
+    fn hurry_alone(&self, late: &Late) -> Vec<Arc<Op>> {
+        let mut state = self.state.lock();
+        if state.ended_at.is_some() || state.hurry.hurried {
+            return Vec::new();
+        }
+        state.hurry.hurried = true;
+        let (before, ticket) = (std::mem::take(&mut state.hurry.before), state.hurry.put_off.take());
+        drop(state);
+        if let Some(step) = ticket.and_then(|ticket| late.take(ticket)) {
+            step();
+        }
+        before
     }
 
     /// Events before the end of the operation, if it has ended and the race detector is on.
@@ -132,6 +194,7 @@ impl Op {
         let mut state = self.state.lock();
         debug_assert!(state.ended_at.is_none(), "an operation ends once");
         state.ended_at = Some(Instant::now());
+        state.hurry.before.clear();
         self.ended.notify_all();
         std::mem::take(&mut state.dependents)
     }
@@ -166,8 +229,12 @@ fn run_ready(mut queue: VecDeque<Arc<Op>>) {
 
 /// Puts a step off if the configuration asks for that; otherwise returns false, and it is to be made now.
 fn put_off(op: &Arc<Op>, step: Step) -> bool {
-    let Some((late, delay)) = Late::get().and_then(|late| Some((late, late.delay()?))) else { return false };
-    let op = Arc::clone(op);
-    late.after(delay, Box::new(move || op.make(step)));
-    true
+    let Some(late) = Late::get() else { return false };
+    let mut state = op.state.lock();
+    if state.hurry.hurried {
+        return false;
+    }
+    let same = Arc::clone(op);
+    state.hurry.put_off = late.put_off(move || same.make(step));
+    state.hurry.put_off.is_some()
 }

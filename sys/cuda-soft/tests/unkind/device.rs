@@ -3,7 +3,6 @@
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use cuda_driver_sys::{
     CUevent, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType, CUmemLocationType,
@@ -39,11 +38,6 @@ impl Device {
             ok((table.cuEventCreate)(&raw mut event, 2));
         }
         Self { table, stream, event }
-    }
-
-    /// Lets the time pass for which a device is never late because it was late just before.
-    pub(crate) fn pause(&self) {
-        std::thread::sleep(Duration::from_millis(1));
     }
 
     pub(crate) fn alloc(&self, bytes: usize) -> u64 {

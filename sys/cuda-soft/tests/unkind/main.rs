@@ -11,17 +11,21 @@ use device::{Device, KIB, MIB};
 
 /// How often a measurement tries.
 const TRIES: usize = 200;
-/// How often at least an unkind device must be caught. It puts off about every other step of an operation, except for a while after
-/// each: 25 to 90 of the tries are caught.
-const CAUGHT: usize = 10;
+/// How often at least an unkind device must be caught. It puts off every other step of an operation.
+const CAUGHT: usize = TRIES / 8;
 
 /// Runs one of the ignored tests in a process with or without the switch. Returns the numbers that it prints.
 fn measure<const N: usize>(name: &str, unkind: bool) -> [usize; N] {
+    measure_with(name, unkind.then_some(7))
+}
+
+/// The same, with a seed.
+fn measure_with<const N: usize>(name: &str, seed: Option<u64>) -> [usize; N] {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     command.args(["--exact", name, "--ignored", "--nocapture"]);
     command.env_remove("AQUEDUCT_SOFT_UNKIND");
-    if unkind {
-        command.env("AQUEDUCT_SOFT_UNKIND", "7");
+    if let Some(seed) = seed {
+        command.env("AQUEDUCT_SOFT_UNKIND", seed.to_string());
     }
     let output = command.output().expect("the child runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -53,7 +57,6 @@ fn measure_late_work() {
             let late = device.load(target) == 0;
             device.wait();
             assert_eq!(device.load(target), 1, "a wait for the stream is a wait for its work");
-            device.pause();
             late
         });
         tries.count()
@@ -88,10 +91,8 @@ fn measure_late_news() {
             streams += usize::from(!device.is_ready());
         }
         device.wait();
-        device.pause();
         events += usize::from(!device.records());
         device.wait();
-        device.pause();
     }
     print([streams, events]);
 }
@@ -101,6 +102,69 @@ fn the_end_of_an_unkind_devices_work_is_told_late() {
     let late: [usize; 2] = measure("measure_late_news", true);
     assert!(late.iter().all(|late| (CAUGHT..TRIES).contains(late)), "streams, events: {late:?}");
     assert_eq!(measure("measure_late_news", false), [0; 2]);
+}
+
+/// The number of the first try, from zero, in which a program that copies what a fill wrote and forgets to wait reads something old.
+/// Nothing but waits lies between the tries.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_a_forgotten_wait() {
+    let device = Device::new();
+    let (source, target) = (device.pinned(4), device.pinned(4));
+    let forgets = |value: u32| {
+        device.fill(source, value, 1);
+        device.copy(target, source, 4);
+        let caught = device.load(target) != value;
+        device.wait();
+        assert_eq!(device.load(target), value);
+        caught
+    };
+    let tries = TRIES as u32;
+    let caught = (1..=tries).filter(|value| forgets(*value)).map(|value| value as usize - 1);
+    let caught: Vec<usize> = caught.collect();
+    print([*caught.first().unwrap_or(&TRIES), caught.len()]);
+}
+
+#[test]
+fn an_unkind_device_catches_a_forgotten_wait_within_a_few_operations_with_most_seeds() {
+    let found = [(); 10].map({
+        let mut seed = 0;
+        move |()| {
+            seed += 1;
+            measure_with::<2>("measure_a_forgotten_wait", Some(seed))
+        }
+    });
+    let soon = found.iter().filter(|[first, _]| *first < 3).count();
+    assert!(soon >= 8, "the first try that was caught, and how many were: {found:?}");
+    assert!(found.iter().all(|[_, all]| *all >= TRIES / 2), "{found:?}");
+    assert_eq!(measure("measure_a_forgotten_wait", false), [TRIES, 0]);
+}
+
+/// Counts the milliseconds that waits take for a stream of many operations, and for as many one by one.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_waits() {
+    let device = Device::new();
+    let target = device.pinned(4);
+    let took = |each: bool| {
+        let start = std::time::Instant::now();
+        for value in 0..2000 {
+            device.fill(target, value, 1);
+            if each {
+                device.wait();
+            }
+        }
+        device.wait();
+        start.elapsed().as_millis() as usize
+    };
+    print([took(false), took(true)]);
+}
+
+/// Who waits cannot see that something is late. Every other operation of 2000 would otherwise be late by 700 us on average.
+#[test]
+fn an_unkind_device_is_not_late_for_who_waits() {
+    let took: [usize; 2] = measure("measure_waits", true);
+    assert!(took.iter().all(|milliseconds| *milliseconds < 500), "all at once, one by one: {took:?}");
 }
 
 /// Frees two of several ranges, and counts the tries in which new memory is where the last of them was, whichever it is: the
