@@ -16,6 +16,10 @@ impl Room {
         Self { used: 0, limit }
     }
 
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Counts `bytes` that are to be kept for an access.
     ///
     /// # Errors

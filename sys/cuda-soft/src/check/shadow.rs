@@ -107,6 +107,10 @@ impl Shadow {
         Self { pages: Pages::default(), room: Room::new(limit) }
     }
 
+    pub(super) fn limit(&self) -> u64 {
+        self.room.limit()
+    }
+
     /// Records an access of one lane, which `known` happens before.
     ///
     /// # Errors

@@ -69,6 +69,11 @@ impl Checker {
 }
 
 impl State {
+    /// The bytes that the detector may take for what it knows of memory.
+    pub(crate) fn limit(&self) -> u64 {
+        self.shadow.limit()
+    }
+
     /// The number of an instruction or call.
     pub(crate) fn source(&mut self, key: (u64, u32, u32), make: impl FnOnce() -> Source) -> u32 {
         self.sources.number(key, make)

@@ -210,7 +210,7 @@ impl Warp {
         let mut at = last;
         if let Some(chance) = chance
             && choice
-            && !spot.host
+            && !spot.is_host()
             && last > 0
         {
             let own = &mut self.lanes[lane];
@@ -248,7 +248,7 @@ impl Warp {
     ) -> bool {
         let who = self.stamp(lane);
         let releases = self.publishes(lane, spot, sem, scope);
-        if spot.host {
+        if spot.is_host() {
             for release in releases.iter().filter(|r| r.fence == Scope::Sys && r.write == Scope::Sys) {
                 join(&mut state.host, &release.clock);
             }
@@ -274,7 +274,7 @@ impl Warp {
             && before.is_some()
             && !write.update
             && write.line.is_none()
-            && !spot.host
+            && !spot.is_host()
             && at > 0
             && chance.one_in(4)
         {

@@ -4,8 +4,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
-use std::iter;
 use std::sync::Arc;
+use std::{fmt, iter};
 
 use super::access::{Access, Kind, Stop, Why, Words};
 use super::clock::{Clock, join_each};
@@ -17,6 +17,7 @@ use super::stamp::{LANES, Stamp, Tick, WorkId};
 use super::state::State;
 use super::sync::{Fences, Published, Release};
 use crate::code::{Scope, Semantics};
+use crate::mem::Home;
 
 /// The clocks of a warp's threads.
 #[derive(Debug)]
@@ -63,13 +64,27 @@ pub(crate) struct Spot {
     /// Offset in the object.
     pub(crate) at: u64,
     pub(crate) size: u32,
-    /// Whether the host can read and write it without a call.
-    pub(crate) host: bool,
+    /// The address of offset zero, and whose memory it is; `None` for shared memory of a block.
+    pub(crate) home: Option<(u64, Home)>,
     /// Whether the access is by a multicast address, an alias of the memory's own addresses.
     pub(crate) multicast: bool,
 }
 
 impl Spot {
+    /// A place at `address` in a range that begins at `base`, of a memory object of the driver or of memory that the user registered.
+    pub(crate) fn of(object: Option<u64>, base: u64, home: Home, address: u64, size: u32) -> Self {
+        let (object, base) = match object {
+            Some(identity) => (Object::Driver(identity), base),
+            None => (Object::Host, 0),
+        };
+        Self { object, at: address - base, size, home: Some((base, home)), multicast: false }
+    }
+
+    /// Whether the host can read and write it without a call.
+    pub(super) fn is_host(self) -> bool {
+        self.home.is_some_and(|(_, home)| home.is_host())
+    }
+
     fn location(self) -> Location {
         (self.object, self.at, self.size)
     }
@@ -77,6 +92,21 @@ impl Spot {
     /// The bytes of a value, which has at most 8, in memory.
     pub(super) fn bytes(self, value: &[u8; 8]) -> &[u8] {
         &value[..self.size as usize]
+    }
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at;
+        match (self.home, self.object) {
+            (Some((base, Home::Device(device))), _) => {
+                write!(f, "device memory of device {device} at {base:#x} + {at}")
+            }
+            (Some((base, Home::Pinned)), _) => write!(f, "pinned host memory at {base:#x} + {at}"),
+            (Some((base, Home::Registered)), _) => write!(f, "registered host memory at {:#x}", base + at),
+            (None, Object::Block(_, block)) => write!(f, "shared memory of block {block} + {at}"),
+            (None, object) => write!(f, "{object:?} + {at}"),
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl State {
     }
 
     fn report(&mut self, second: &Access, (first, why): &Race, spot: Spot) {
-        let mut text = format!("data race at {:?} + {}: {}", spot.object, spot.at, explain(*why));
+        let mut text = format!("data race at {spot}: {}", explain(*why));
         for (which, access) in [("first", first), ("then", second)] {
             let source = self.sources.get(access.source).map_or_else(String::new, Source::to_string);
             let verb = if access.write { "writes" } else { "reads" };

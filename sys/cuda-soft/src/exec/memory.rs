@@ -17,7 +17,7 @@ use super::regs::{ALL, LANES, Lanes, lanes};
 use crate::check::{Object, Spot};
 use crate::code::{Semantics, Space};
 use crate::mem::multicast::Bound;
-use crate::mem::{EventCount, EventCountRef, Span, View};
+use crate::mem::{EventCount, EventCountRef, Home, Span, View};
 
 /// Local memory of a warp: the stacks of its lanes, one after another.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ struct Cached {
     writable: bool,
     event_count: *const EventCount,
     object: Option<u64>,
-    host: bool,
+    home: Home,
 }
 
 /// An access to check for all lanes.
@@ -82,7 +82,7 @@ impl<'a> Access<'a> {
             writable: false,
             event_count: std::ptr::null(),
             object: None,
-            host: false,
+            home: Home::Pinned,
         };
         let stored = [std::ptr::null(); CACHE];
         Access { view, cache: [none; CACHE], next: 0, shared, cluster, rank, params, stored, stored_len: 0 }
@@ -174,8 +174,8 @@ impl<'a> Access<'a> {
         if !range.holds(first, end) {
             return None;
         }
-        let Span { writable, event_count, object, host, .. } = span;
-        self.cache[self.next] = Cached { range, writable, event_count, object, host };
+        let Span { writable, event_count, object, home, .. } = span;
+        self.cache[self.next] = Cached { range, writable, event_count, object, home };
         self.next = (self.next + 1) % CACHE;
         Some(span.event_count)
     }
@@ -220,21 +220,11 @@ impl<'a> Access<'a> {
         let end = address + u64::from(size);
         if self.shared.holds(address, end) {
             let object = Object::Block(block.0, block.1);
-            return Some(Spot {
-                object,
-                at: address - self.shared.base,
-                size,
-                host: false,
-                multicast: false,
-            });
+            return Some(Spot { object, at: address - self.shared.base, size, home: None, multicast: false });
         }
         self.span(address, end, false)?;
         let found = self.cache.iter().find(|cached| cached.range.holds(address, end))?;
-        let (object, at) = match found.object {
-            Some(identity) => (Object::Driver(identity), address - found.range.base),
-            None => (Object::Host, address),
-        };
-        Some(Spot { object, at, size, host: found.host, multicast: false })
+        Some(Spot::of(found.object, found.range.base, found.home, address, size))
     }
 
     /// The event count of the memory at `address`, and its current sequence.

@@ -9,9 +9,10 @@ use super::memory;
 use super::regs::{LANES, lanes};
 use super::turn::Context;
 use super::warp::{Frame, Warp};
-use crate::check::{Failure, Object, Spot, State};
+use crate::check::{Failure, Object, Spot, State, Update};
 use crate::code::Ty;
 use crate::code::op::{Multimem, MultimemOp};
+use crate::mem::Home;
 use crate::mem::multicast::Target;
 
 /// An element of a lane at one device.
@@ -120,8 +121,10 @@ impl Warp {
         if let MultimemOp::Red(op) = m.op {
             // SAFETY: the caller keeps the contract.
             let (old, new) = unsafe { atomic::update(op, m.ty, address, value, 0) };
+            // A FIFO, whose words kernels add to while a stream closes it, is at no multicast address.
+            let update = Update { reduction: true, adds: false };
             return match check {
-                Some((check, state)) => check.update(state, lane, spot, [old, new], m.sem, m.scope, true),
+                Some((check, state)) => check.update(state, lane, spot, [old, new], m.sem, m.scope, update),
                 None => Ok(()),
             };
         }
@@ -143,7 +146,8 @@ impl Warp {
 fn element(m: &Multimem, lane: usize, target: &Target<'_>, place: usize) -> At {
     let size = m.ty.size();
     let (past, (object, at)) = (place as u64 * u64::from(size), target.object);
-    let spot = Spot { object: Object::Driver(object), at: at + past, size, host: false, multicast: true };
+    let home = Some((target.base, Home::Device(target.device as usize)));
+    let spot = Spot { object: Object::Driver(object), at: at + past, size, home, multicast: true };
     At { lane, address: target.address + past, spot }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod backing;
 pub(crate) mod budget;
 mod event_count;
 pub mod heap;
+mod home;
 pub(crate) mod import;
 pub(crate) mod mapping;
 pub(crate) mod multicast;
@@ -15,6 +16,7 @@ mod space;
 
 pub use backing::EventCountRef;
 pub use event_count::{EventCount, wait_any};
+pub use home::Home;
 pub use space::{Rights, Space, Span, View};
 
 /// The maximum number of devices: rights are 64-bit masks.

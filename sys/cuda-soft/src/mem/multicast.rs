@@ -96,8 +96,11 @@ struct Memory {
 /// The memory of one device behind a multicast address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    /// The address in this process.
+    /// The address in this process, and that of the beginning of the memory object.
     pub(crate) address: u64,
+    pub(crate) base: u64,
+    /// The device that has bound it.
+    pub(crate) device: u64,
     /// The identity of the memory object, and the offset there.
     pub(crate) object: (u64, u64),
     /// The event count to notify after a store.
@@ -113,9 +116,11 @@ impl Bound {
         let mut found = Vec::with_capacity(self.devices);
         for (binding, memory) in self.all.iter().filter(|(binding, _)| holds(binding)) {
             let at = binding.memory_offset + (offset - binding.offset);
-            let (address, object) = (memory.mapping.address() + at, (memory.object.identity()[0], at));
+            let (base, device) = (memory.mapping.address(), binding.device);
+            let (address, object) = (base + at, (memory.object.identity()[0], at));
             // SAFETY: the event count is valid while the object lives, which `self` holds.
-            found.push(Target { address, object, event_count: unsafe { &*memory.object.event_count() } });
+            let event_count = unsafe { &*memory.object.event_count() };
+            found.push(Target { address, base, device, object, event_count });
         }
         (found.len() == self.devices).then_some(found)
     }

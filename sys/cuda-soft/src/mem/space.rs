@@ -11,7 +11,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::backing::Backing;
 use super::multicast::Team;
-use super::{EventCount, EventCountRef, MAX_DEVICES};
+use super::{EventCount, EventCountRef, Home, MAX_DEVICES};
 use crate::check::{Checker, Object};
 
 /// The devices that may access a mapping.
@@ -68,8 +68,8 @@ pub struct Span {
     pub event_count: *const EventCount,
     /// The identity of the memory object, the same for all its mappings; `None` for memory that the user registered.
     pub object: Option<u64>,
-    /// Whether it is host memory.
-    pub host: bool,
+    /// Whose memory it is.
+    pub home: Home,
 }
 
 impl Space {
@@ -207,8 +207,12 @@ impl Entry {
 
     fn span(&self, base: u64, writable: bool) -> Span {
         let object = self.object();
-        let host = matches!(self.rights, Rights::Host { .. });
-        Span { base, end: self.end, writable, event_count: self.backing.event_count(), object, host }
+        let home = match (&self.rights, self.backing.object()) {
+            (Rights::Host { .. }, Some(_)) => Home::Pinned,
+            (Rights::Host { .. }, None) => Home::Registered,
+            (_, object) => Home::Device(object.map_or(0, |object| object.facts().device)),
+        };
+        Span { base, end: self.end, writable, event_count: self.backing.event_count(), object, home }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Memory operations of streams and graphs: copies, fills, and writes of and waits for single values.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -91,6 +92,35 @@ pub(crate) enum MemoryOp {
     },
 }
 
+impl MemoryOp {
+    /// As reports name it, and a number of this name.
+    fn name(&self) -> (&'static str, u32) {
+        match self {
+            Self::Copy { .. } => ("a copy", 0),
+            Self::Fill { .. } => ("a fill", 1),
+            Self::Write { .. } => ("cuStreamWriteValue", 2),
+            Self::Wait { .. } => ("cuStreamWaitValue", 3),
+        }
+    }
+}
+
+impl fmt::Display for MemoryOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, _) = self.name();
+        match self {
+            Self::Copy { dst, src, len } => {
+                write!(f, "{name} of {len} bytes from {:#x} to {:#x}", src.address(), dst.address())
+            }
+            Self::Fill { dst, width, count, .. } => {
+                write!(f, "{name} of {} bytes at {dst:#x}", u64::from(*width) * count)
+            }
+            Self::Write { addr, width, .. } | Self::Wait { addr, width, .. } => {
+                write!(f, "{name} of {width} bytes at {addr:#x}")
+            }
+        }
+    }
+}
+
 /// A list of memory operations in progress.
 #[derive(Debug)]
 pub(super) struct MemoryTask {
@@ -178,15 +208,11 @@ fn tell(
     moved: Option<u64>,
     brought: &[u8],
 ) -> Result<(), CUresult> {
-    let (name, number) = match op {
-        MemoryOp::Copy { .. } => ("a copy", 0),
-        MemoryOp::Fill { .. } => ("a fill", 1),
-        MemoryOp::Write { .. } => ("cuStreamWriteValue", 2),
-        MemoryOp::Wait { .. } => ("cuStreamWaitValue", 3),
-    };
+    let (name, number) = op.name();
+    let limit = state.limit();
     let failed = |failure| {
         if failure == check::Failure::TooMuch {
-            eprintln!("cuda-soft: {}: {name}", check::TOO_MUCH);
+            eprintln!("cuda-soft: device {}: {} (now {limit} bytes): {op}", view.device(), check::TOO_MUCH);
         }
         CUresult::CUDA_ERROR_LAUNCH_FAILED
     };
@@ -227,11 +253,7 @@ fn tell(
 /// The memory at an address, if it is mapped.
 fn spot(view: &View<'_>, addr: u64, size: u32) -> Option<check::Spot> {
     let span = view.find_for_copy(addr, false)?;
-    let (object, at) = match span.object {
-        Some(identity) => (check::Object::Driver(identity), addr - span.base),
-        None => (check::Object::Host, addr),
-    };
-    Some(check::Spot { object, at, size, host: span.host, multicast: false })
+    Some(check::Spot::of(span.object, span.base, span.home, addr, size))
 }
 
 /// The number of bytes done, or `None` if the operation is complete.

@@ -25,6 +25,13 @@ fn the_page_shows_what_is_found() {
         let access = access.trim().replace(": tell,", ": k,");
         assert!(race.contains(&access), "{access} is not in {race}");
     }
+    // All but the number.
+    let title = |text: &str| {
+        let (before, rest) = text.split_once("0x").expect("an address");
+        let (_, behind) = rest.split_once(" + ").expect("an offset");
+        [before.trim_start_matches("cuda-soft: "), behind.lines().next().expect("a line")].map(str::to_owned)
+    };
+    assert_eq!(title(race), title(block("text")));
     let mended = block("ptx").replace("st.relaxed.gpu", "st.release.gpu");
     assert_eq!(reports(&mended), Vec::<String>::new());
 }

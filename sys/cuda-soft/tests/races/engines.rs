@@ -193,3 +193,27 @@ fn a_kernel_may_poll_the_words_that_a_fill_stores_at_once_and_no_others() {
         assert_eq!(found, race, "{kind} at {to}, {len} bytes");
     }
 }
+
+/// A race names the memory by its kind and the address of its beginning, whether a kernel or a copy found it.
+#[test]
+fn a_race_names_the_memory() {
+    let by_kernel = races(|devices| devices.launch("    st.weak.global.u32 [%data+8], %tid;", 0, 2, 1));
+    let mut at = 0;
+    let by_copy = races(|devices| {
+        at = devices.data;
+        devices.launch("    st.weak.global.u32 [%data+8], 7;", 1, 1, 1);
+        devices.enter(0);
+        // SAFETY: the memory is large enough.
+        unsafe { (devices.table.cuMemcpyDtoDAsync_v2)(at + 1024, at, 64, devices.streams[0]) };
+    });
+    let on_host = races_on_host(|devices| devices.launch("    st.weak.global.u32 [%data+8], %tid;", 0, 2, 1));
+    let in_shared = races(|devices| devices.launch("    st.weak.shared.u32 [shared+8], %tid;", 0, 1, 64));
+    for (found, memory) in [
+        (&by_kernel, "device memory of device 0 at 0x"),
+        (&by_copy, &format!("device memory of device 0 at {at:#x} + ")),
+        (&on_host, "pinned host memory at 0x"),
+        (&in_shared, "shared memory of block 0 + 8: "),
+    ] {
+        assert!(found[0].starts_with(&format!("data race at {memory}")), "{memory}: {found:?}");
+    }
+}

@@ -56,7 +56,11 @@ fn more_memory_than_the_detector_can_follow_is_no_silent_pass() {
     let [write, fill] = lines[..] else { panic!("{said}") };
     assert!(write.contains(&format!("{what}: in kernel k, block (0,0,0), thread (")), "{write}");
     assert!(write.ends_with(&format!(", line {line} (k)")), "{write}");
-    assert!(fill.ends_with(&format!("{what}: a fill")), "{fill}");
+    let (before, address) = fill.rsplit_once("0x").expect("an address");
+    let bytes = 4096 * PAGES;
+    let limit = format!("(now {SHADOW} bytes)");
+    assert_eq!(before, format!("cuda-soft: device 0: {what} {limit}: a fill of {bytes} bytes at "), "{fill}");
+    assert!(u64::from_str_radix(address, 16).is_ok_and(|address| address != 0), "{fill}");
 }
 
 /// Bodies of kernels whose line with `// here` the detector does not follow.
