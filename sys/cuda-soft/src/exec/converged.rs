@@ -6,17 +6,35 @@
 
 use super::fault::{FaultKind, Trouble};
 use super::regs::lanes;
+use super::turn::Context;
 use super::warp::Warp;
 use crate::code::Op;
 
 impl Warp {
     /// The lanes of `mask` execute `op` at `pc`, under a guard that holds for `active`.
-    pub(super) fn parts(&mut self, op: &Op, pc: u32, mask: u32, active: u32) {
-        if matches!(op, Op::Bra { .. } | Op::Ret) {
-            for lane in lanes(mask) {
-                self.turns(lane, u64::from(pc) << 1 | u64::from(active >> lane & 1));
+    ///
+    /// # Errors
+    /// `op` precedes an aligned barrier that only some of them execute.
+    pub(super) fn parts(
+        &mut self,
+        cx: &Context<'_, '_>,
+        op: &Op,
+        pc: u32,
+        mask: u32,
+        active: u32,
+    ) -> Result<(), Trouble> {
+        match op {
+            Op::Bra { .. } | Op::Ret => {
+                for lane in lanes(mask) {
+                    self.turns(lane, u64::from(pc) << 1 | u64::from(active >> lane & 1));
+                }
             }
+            Op::Aligned if active != 0 && active != mask && cx.grid.launch().aligned => {
+                return Err(Trouble::of(FaultKind::Diverged, mask & !active));
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     /// The lane's path continues with `step`.

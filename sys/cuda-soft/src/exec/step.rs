@@ -121,8 +121,12 @@ impl Warp {
                 None => mask,
                 Some(p) => mask & if guard.negate { !self.regs.pred(p) } else { self.regs.pred(p) },
             };
-            if self.paths.is_some() && guard.pred.is_some() {
-                self.parts(op, pc, mask, active);
+            if self.paths.is_some()
+                && guard.pred.is_some()
+                && let Err(trouble) = self.parts(cx, op, pc, mask, active)
+            {
+                self.place(mask, pc);
+                return Err(trouble);
             }
             if active == 0 {
                 pc += 1;
