@@ -43,6 +43,8 @@
 //!   process's bindings end when it has neither a handle nor a mapping of the multicast object left; others need the right to
 //!   open its descriptors, as for legacy IPC.
 //! - There is no register file: kernels report 32 registers, and registers never limit occupancy.
+//! - `discard` leaves the values as they are, unless memory is weak or the device unkind; the race detector takes it for the weak write
+//!   that it is.
 //! - A linked image is PTX, and is compiled again when it is loaded.
 //! - A dma-buf descriptor is the memory's memfd: other processes can map it, but no kernel driver accepts it.
 //!

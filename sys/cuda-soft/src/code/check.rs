@@ -121,6 +121,7 @@ impl Walk<'_> {
                 self.addr(*src, Space::Global)?;
                 self.src(*src_size)
             }
+            Op::Discard { space, addr } => self.addr(*addr, *space),
             Op::Mbarrier(m) => {
                 self.options(&[m.d])?;
                 self.pred_option(m.p)?;

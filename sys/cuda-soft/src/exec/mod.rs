@@ -26,6 +26,7 @@ mod collective;
 mod console;
 mod converged;
 mod defer;
+mod discard;
 mod engine;
 mod fault;
 mod grid;

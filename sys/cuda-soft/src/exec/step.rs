@@ -233,6 +233,7 @@ impl Warp {
                 self.tell_fence_aliases(mask);
             }
             Op::Special { d, special } => self.special(cx, mask, frame, *d, *special),
+            Op::Discard { space, addr } => self.discard(cx, mask, frame, *space, *addr)?,
             Op::GlobalAddress { d, global, addend } => {
                 let address = cx.grid.image().globals[*global as usize].wrapping_add_signed(*addend);
                 self.regs.put64(*d, &[address; 32], mask);

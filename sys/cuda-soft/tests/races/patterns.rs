@@ -245,4 +245,27 @@ READ:
         block: 1,
         plants: &[("fence.release.gpu", "fence.acquire.gpu"), ("fence.acquire.gpu", "fence.release.gpu")],
     },
+    Program {
+        name: "a line that is discarded",
+        body: "
+    setp.ne.u32 %p0, %block, 0;
+    @%p0 bra READ;
+    discard.global.L2 [%data], 128;
+    st.release.gpu.global.u32 [%flag], 1;
+    bra DONE;
+READ:
+    ld.acquire.gpu.global.u32 %r0, [%flag];
+    setp.ne.u32 %p1, %r0, 1;
+    @%p1 bra READ;
+    ld.weak.global.u32 %r1, [%data+124];",
+        guarded: DATA,
+        devices: 1,
+        grid: 2,
+        block: 1,
+        plants: &[
+            ("st.release.gpu", "st.relaxed.gpu"),
+            ("READ:", "READ:\n    ld.weak.global.u32 %r1, [%data+124];"),
+            ("READ:", "READ:\n    discard.L2 [%data], 128;"),
+        ],
+    },
 ];

@@ -259,3 +259,42 @@ fn registers_shared_and_local_memory_of_an_unkind_device_hold_garbage_at_first()
     assert_eq!(measure("measure_registers", true), [32; 3]);
     assert_eq!(measure("measure_registers", false), [0; 3]);
 }
+
+/// Counts the words of two discarded lines that have lost their values, and those around them.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_discarded_lines() {
+    let device = Device::new();
+    let target = device.pinned(512);
+    for word in 0..128 {
+        device.store(target + word * 4, 7);
+    }
+    device.launch(
+        ".version 8.6
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 target)
+{
+    .reg .u64 %at;
+    .reg .u32 %lane;
+    .reg .pred %p;
+    ld.param.u64 %at, [target];
+    mov.u32 %lane, %tid.x;
+    setp.lt.u32 %p, %lane, 2;
+    mad.wide.u32 %at, %lane, 128, %at;
+    @%p discard.global.L2 [%at+128], 128;
+    ret;
+}
+",
+        target,
+    );
+    device.wait();
+    let lost = |words: std::ops::Range<u64>| words.filter(|word| device.load(target + word * 4) != 7).count();
+    print([lost(32..96), lost(0..32) + lost(96..128)]);
+}
+
+#[test]
+fn what_a_kernel_of_an_unkind_device_discards_is_lost() {
+    assert_eq!(measure("measure_discarded_lines", true), [64, 0]);
+    assert_eq!(measure("measure_discarded_lines", false), [0, 0]);
+}

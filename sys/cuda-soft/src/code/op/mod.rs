@@ -85,6 +85,8 @@ pub enum Op {
     /// compared one.
     Atom { op: AtomOp, mem: Mem, d: Option<Reg>, b: Src, c: Src },
     /// `cp.async` of `size` bytes (4, 8 or 16) from global to shared memory; bytes from `src_size` on become zero. It
+    /// `discard` of the 128 bytes at an address.
+    Discard { space: Space, addr: Addr },
     /// completes at once, so its commit and wait forms lower to [`Op::Nop`].
     CpAsync { dst: Addr, src: Addr, size: u8, src_size: Src },
     /// `mbarrier` on one object.

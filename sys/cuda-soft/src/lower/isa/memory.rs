@@ -224,14 +224,22 @@ pub(super) fn prefetch<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut 
     Ok(())
 }
 
-/// `discard` and `applypriority`, which have no effect on this device: it has no caches.
-pub(super) fn advice<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+/// `discard`, and `applypriority`, which has no effect on this device: it has no caches.
+pub(super) fn line<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
+    let discards = i.opcode.text == "discard";
     let space = m.one_of(&[("global", Space::Global)]).unwrap_or(Space::Generic);
-    m.required("Cache level", &[("L2", ()), ("L2::evict_normal", ())])?;
+    m.required("Cache level", &[(if discards { "L2" } else { "L2::evict_normal" }, ())])?;
+    b.needs(&b.opcode.to_owned(), 80, (7, 4), m.at())?;
     let [a, size] = exactly(b, i)?;
-    b.address(a, space)?;
-    b.value(size, Ty::U32)?;
-    b.emit(Op::Nop);
+    let (space, addr) = b.address(a, space)?;
+    if !matches!(space, Space::Generic | Space::Global) {
+        let what = "State space mismatch between instruction and address in instruction";
+        return Err(a.at.error(format!("{what} '{}'", b.opcode)));
+    }
+    if b.value(size, Ty::U32)? != Src::Imm(128) {
+        return Err(b.mismatch(size.at, "the size is 128"));
+    }
+    b.emit(if discards { Op::Discard { space, addr } } else { Op::Nop });
     Ok(())
 }
 

@@ -70,7 +70,7 @@ pub(super) fn handler(opcode: &str) -> Option<Handler> {
         "ld" | "ldu" => memory::ld,
         "st" => memory::st,
         "prefetch" | "prefetchu" => memory::prefetch,
-        "discard" | "applypriority" => memory::advice,
+        "discard" | "applypriority" => memory::line,
         "createpolicy" => memory::policy,
         "cp" => memory::cp_async,
         "mbarrier" => mbarrier::mbarrier,
