@@ -250,7 +250,7 @@ impl Device {
     pub(crate) fn provide_heap(&self, allocations: &Arc<Allocations>) -> Result {
         let mut heap = self.heap.lock();
         if heap.is_none() {
-            let memory = allocations.variables(self.ordinal, &self.memory, heap::SIZE)?;
+            let memory = allocations.variables(self.ordinal, &self.memory, heap::SIZE, false)?;
             self.services().heap.reset(memory.base(), heap::SIZE);
             *heap = Some(memory);
         }

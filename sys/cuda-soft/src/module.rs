@@ -29,7 +29,7 @@ pub(crate) struct Loaded {
     /// Handles of kernels that callers have, by function index.
     pub(crate) kernels: Mutex<HashMap<usize, u64>>,
     /// The memory of the variables, freed with the module.
-    _variables: Option<Owned>,
+    _variables: Vec<Owned>,
 }
 
 /// One kernel of a module: the object of a `CUfunction`.
@@ -138,19 +138,21 @@ pub(crate) fn load(
     compiled: Compiled,
 ) -> Result<Loaded> {
     let Compiled { code, ptx_version } = compiled;
-    let mut end = 0u64;
-    let mut offsets = Vec::with_capacity(code.globals.len());
-    for global in &code.globals {
-        let at = end.next_multiple_of(global.align.max(16));
-        offsets.push(at);
-        end = at.checked_add(global.size).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    let mut globals = vec![0; code.globals.len()];
+    let mut variables = Vec::new();
+    for constant in [false, true] {
+        let mut end = 0u64;
+        let here = || code.globals.iter().enumerate().filter(|(_, global)| global.constant == constant);
+        for (index, global) in here() {
+            globals[index] = end.next_multiple_of(global.align.max(16));
+            end = globals[index].checked_add(global.size).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        }
+        if end != 0 {
+            let memory = allocations.variables(device, memory, end, constant)?;
+            here().for_each(|(index, _)| globals[index] += memory.base());
+            variables.push(memory);
+        }
     }
-    let variables = match end {
-        0 => None,
-        _ => Some(allocations.variables(device, memory, end)?),
-    };
-    let base = variables.as_ref().map_or(0, Owned::base);
-    let globals: Vec<u64> = offsets.iter().map(|at| base + at).collect();
     for (global, at) in code.globals.iter().zip(&globals) {
         let write = |offset: u64, bytes: &[u8]| {
             let length = bytes.len() as u64;

@@ -111,12 +111,21 @@ impl Allocations {
         Ok(allocation)
     }
 
-    /// Allocates memory for the variables of a module.
+    /// Allocates memory for the variables of a module; with `constant`, kernels cannot write it.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub(crate) fn variables(self: &Arc<Self>, device: usize, memory: &Budget, size: u64) -> Result<Owned> {
+    pub(crate) fn variables(
+        self: &Arc<Self>,
+        device: usize,
+        memory: &Budget,
+        size: u64,
+        constant: bool,
+    ) -> Result<Owned> {
         let allocation = self.device(device, memory, size, Origin::Module)?;
+        if constant {
+            self.space.set_rights(allocation.base, Rights::Constant(device));
+        }
         Ok(Owned { allocations: Arc::clone(self), allocation })
     }
 

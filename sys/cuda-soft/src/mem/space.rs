@@ -19,6 +19,8 @@ use crate::check::{Checker, Object};
 pub enum Rights {
     /// Memory of one device: the owner, and the devices whose context enabled peer access to the owner.
     Owned(usize),
+    /// Constants of one device: it may read them, and so may its peers. Copies may write them.
+    Constant(usize),
     /// Memory that a context opened from another process: the opening device, the owner, and the owner's peers.
     Lent {
         /// The device that owns the memory.
@@ -186,7 +188,9 @@ impl View<'_> {
     pub(crate) fn find_for_copy(&self, addr: u64, write: bool) -> Option<Span> {
         let (base, entry) = self.map.at(addr)?;
         match entry.rights {
-            Rights::Owned(_) | Rights::Lent { .. } | Rights::Host { .. } => Some(entry.span(base, true)),
+            Rights::Owned(_) | Rights::Constant(_) | Rights::Lent { .. } | Rights::Host { .. } => {
+                Some(entry.span(base, true))
+            }
             Rights::Granted { .. } => self.find(addr, write),
         }
     }
@@ -243,6 +247,7 @@ impl Map {
                 let yes = owner == device || self.peers[device] & 1 << owner != 0;
                 (yes, yes)
             }
+            Rights::Constant(owner) => (self.rights(device, Rights::Owned(owner)).0, false),
             Rights::Lent { owner, to } => {
                 let yes = to == device || self.rights(device, Rights::Owned(owner)).0;
                 (yes, yes)

@@ -4,6 +4,7 @@
 //! a whole context uses a device that no other test uses ([`SPOILED`] and up).
 
 mod capture;
+mod constant;
 mod launch;
 mod memory;
 mod module;

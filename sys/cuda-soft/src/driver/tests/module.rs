@@ -26,7 +26,7 @@ const STORE: &str = ".visible .global .align 4 .u32 counter = 41;
 }
 ";
 
-fn load(t: &DriverTable, text: &str) -> CUmodule {
+pub(super) fn load(t: &DriverTable, text: &str) -> CUmodule {
     let text = CString::new(text).expect("no NUL");
     let mut module = std::ptr::null_mut();
     // SAFETY: a NUL-terminated text.
@@ -34,7 +34,7 @@ fn load(t: &DriverTable, text: &str) -> CUmodule {
     module
 }
 
-fn function(t: &DriverTable, module: CUmodule, name: &std::ffi::CStr) -> CUfunction {
+pub(super) fn function(t: &DriverTable, module: CUmodule, name: &std::ffi::CStr) -> CUfunction {
     let mut f = std::ptr::null_mut();
     // SAFETY: handles are live.
     assert_eq!(unsafe { (t.cuModuleGetFunction)(&raw mut f, module, name.as_ptr()) }, OK);
@@ -42,7 +42,14 @@ fn function(t: &DriverTable, module: CUmodule, name: &std::ffi::CStr) -> CUfunct
 }
 
 /// Launches `store` with one block.
-fn store(t: &DriverTable, f: CUfunction, threads: u32, s: CUstream, to: u64, value: u32) -> CUresult {
+pub(super) fn store(
+    t: &DriverTable,
+    f: CUfunction,
+    threads: u32,
+    s: CUstream,
+    to: u64,
+    value: u32,
+) -> CUresult {
     let (mut to, mut value) = (to, value);
     let mut params: [*mut c_void; 2] = [(&raw mut to).cast(), (&raw mut value).cast()];
     // SAFETY: a pointer per parameter.
