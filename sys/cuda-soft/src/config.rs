@@ -21,7 +21,7 @@ pub struct Config {
     /// Worker threads (`AQUEDUCT_SOFT_CORES`; default 0: as many as the process has cores, at most 8).
     pub cores: usize,
     /// Time without progress after which a kernel is killed with `CUDA_ERROR_LAUNCH_TIMEOUT`
-    /// (`AQUEDUCT_SOFT_WATCHDOG`, in seconds, 0 for never, default 60).
+    /// (`AQUEDUCT_SOFT_WATCHDOG`, in seconds, 0 for never, default 60). `docs/faults.md` says what progress is.
     pub watchdog: Option<Duration>,
     /// Compute capability (`AQUEDUCT_SOFT_CC`, as in `9.0`).
     pub compute_capability: (u32, u32),

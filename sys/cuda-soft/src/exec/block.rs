@@ -107,14 +107,16 @@ impl Block {
         if self.grid.faulted() {
             return Outcome::Done;
         }
-        let outcome = self.quantum(harmless).unwrap_or_else(|fault| {
+        let (outcome, advanced) = self.quantum(harmless).unwrap_or_else(|fault| {
             self.grid.fault(fault);
-            Outcome::Done
+            (Outcome::Done, true)
         });
+        if outcome == Outcome::Done {
+            return outcome;
+        }
         // A loop of weak loads looks like work, also if the kernel that was to store has ended because of a race.
-        let is_moot =
-            outcome == Outcome::Again && self.grid.launch().check.as_ref().is_some_and(|work| work.is_moot());
-        if outcome != Outcome::Waiting && !is_moot {
+        let is_moot = || self.grid.launch().check.as_ref().is_some_and(|work| work.is_moot());
+        if advanced && !is_moot() {
             self.stalled = None;
             return outcome;
         }
@@ -129,7 +131,8 @@ impl Block {
         outcome
     }
 
-    fn quantum(&mut self, harmless: &Harmless) -> Result<Outcome, Fault> {
+    /// Returns how the quantum ended, and whether the watchdog takes it for progress.
+    fn quantum(&mut self, harmless: &Harmless) -> Result<(Outcome, bool), Fault> {
         let grid = Arc::clone(&self.grid);
         let launch = grid.launch();
         let view = launch.space.enter(launch.device);
@@ -138,7 +141,7 @@ impl Block {
             *event_count = access.sequence(*address);
         }
         let start = Instant::now();
-        let mut still = 0;
+        let (mut still, mut advanced) = (0, false);
         while still < self.warps.len() {
             let warp = &mut self.warps[self.turn];
             let turn = if warp.live == 0 {
@@ -151,6 +154,7 @@ impl Block {
                 turn.map_err(|trouble| self.describe(trouble, self.turn))?
             };
             self.turn = (self.turn + 1) % self.warps.len();
+            advanced |= matches!(turn, Turn::Progress | Turn::Exited);
             still = if turn == Turn::Waiting { still + 1 } else { 0 };
             let chance = launch.check.as_ref().and_then(|work| work.chance());
             if still == 0
@@ -160,14 +164,14 @@ impl Block {
             }
             // The seed alone determines the choices: the time must not.
             if still == 0 && chance.map_or_else(|| start.elapsed() >= QUANTUM, |chance| chance.one_in(2)) {
-                return Ok(Outcome::Again);
+                return Ok((Outcome::Again, advanced));
             }
         }
         if self.warps.iter().all(|w| w.live == 0) {
-            return Ok(Outcome::Done);
+            return Ok((Outcome::Done, advanced));
         }
         self.collect_watches();
-        Ok(Outcome::Waiting)
+        Ok((Outcome::Waiting, advanced))
     }
 
     /// Stores the addresses that the warps poll. A new address has no sequence until the next quantum has read it

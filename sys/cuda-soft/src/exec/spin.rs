@@ -2,10 +2,16 @@
 //!
 //! A group of lanes waits if it keeps taking the same backward branch, has changed no memory since
 //! the last time, and every strong load in between returned from the same addresses what it
-//! returned then. Registers may change (loops that wait count their turns). A mistake costs time
-//! only: a waiting warp is still looked at again and again.
+//! returned then. Registers may change (loops that wait count their turns). A loop whose
+//! instructions can change neither registers nor memory waits, too. A mistake costs time only: a waiting warp is still
+//! looked at again and again.
+//!
+//! The watchdog asks for more: whether the warp has *advanced*. A round of a loop whose loads returned what
+//! they returned in one of the last few other rounds is a change, but no advance: so looks a loop that reads
+//! another word now and then.
 
 use super::regs::{LANES, Lanes, lanes};
+use crate::code::{Inst, Op};
 
 /// Turns of a loop without change before the group counts as waiting.
 const PATIENCE: u32 = 8;
@@ -13,6 +19,10 @@ const PATIENCE: u32 = 8;
 const LOOK: u32 = 2;
 /// Nested loops followed at once.
 const RECORDS: usize = 4;
+/// Different rounds of a loop that are remembered.
+const ROUNDS: usize = 8;
+/// Pauses in a row that a round of a waiting loop may make.
+const PAUSES: u32 = 64;
 
 /// The loops a warp is in.
 #[derive(Debug, Default)]
@@ -22,18 +32,30 @@ pub(super) struct Spin {
     next: usize,
     /// Something has changed since [`Spin::begin`].
     changed: bool,
+    /// Memory has changed since then, or a loop has gone a round that is new.
+    advanced: bool,
+    /// A branch was taken backwards since then.
+    returned: bool,
+    /// Number of turns in a row in which none was.
+    straight: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
+    function: u32,
     pc: u32,
     mask: u32,
+    /// Its instructions change neither registers nor memory.
+    empty: bool,
     running: u64,
     last: u64,
     repeats: u32,
     dirty: bool,
     strong: bool,
-    watch: u64,
+    watch: Option<u64>,
+    /// What the last different rounds have read.
+    rounds: [Option<u64>; ROUNDS],
+    oldest: usize,
 }
 
 /// How a backward branch looks.
@@ -41,19 +63,27 @@ struct Record {
 pub(super) enum Loop {
     /// It may lead somewhere.
     Working,
-    /// It waits for the memory at this address.
-    Waiting(u64),
+    /// It waits, for the memory at this address if it reads any.
+    Waiting(Option<u64>),
 }
 
 impl Spin {
     /// A new turn of the warp.
     pub(super) fn begin(&mut self) {
-        self.changed = false;
+        self.straight = if self.returned { 0 } else { self.straight + 1 };
+        (self.changed, self.advanced, self.returned) = (false, false, false);
     }
 
     /// Whether the turn changed memory or saw a change.
     pub(super) fn changed(&self) -> bool {
         self.changed
+    }
+
+    /// Whether the watchdog takes the turn, which has ended although the warp could continue, for progress; with `pauses`
+    /// an instruction has ended it. Code without loops comes to an end, but calls may make that long.
+    pub(super) fn advanced(&self, pauses: bool) -> bool {
+        let straight = if self.returned { 0 } else { self.straight + 1 };
+        self.advanced || straight > if pauses { PAUSES } else { 0 }
     }
 
     /// Whether a loop has gone round without a change.
@@ -64,7 +94,7 @@ impl Spin {
     /// The warp stored, or did anything else that others may notice.
     #[inline]
     pub(super) fn wrote(&mut self) {
-        self.changed = true;
+        (self.changed, self.advanced) = (true, true);
         for record in &mut self.records[..self.used] {
             record.dirty = true;
         }
@@ -97,25 +127,40 @@ impl Spin {
         for record in &mut self.records[..self.used] {
             record.running = mix(record.running, hash, 1);
             record.strong = true;
-            record.watch = watch;
+            record.watch = Some(watch);
         }
     }
 
-    /// The group `mask` takes the branch at `pc` backwards.
-    pub(super) fn backward(&mut self, pc: u32, mask: u32) -> Loop {
-        let found = self.records[..self.used].iter_mut().find(|r| r.pc == pc && r.mask == mask);
-        let Some(record) = found else {
-            self.records[self.next] = Record { pc, mask, dirty: true, ..Record::default() };
+    /// The group `mask` takes the branch at `pc` of `function` backwards. `is_empty` tells whether the instructions up to
+    /// there change [nothing](changes_nothing).
+    pub(super) fn backward(
+        &mut self,
+        (function, pc): (u32, u32),
+        mask: u32,
+        is_empty: impl FnOnce() -> bool,
+    ) -> Loop {
+        self.returned = true;
+        let mut known = self.records[..self.used].iter_mut();
+        let Some(record) = known.find(|r| r.pc == pc && r.mask == mask && r.function == function) else {
+            let empty = is_empty();
+            self.records[self.next] = Record { function, pc, mask, empty, dirty: true, ..Record::default() };
             self.next = (self.next + 1) % RECORDS;
             self.used = (self.used + 1).min(RECORDS);
-            self.changed = true;
+            (self.changed, self.advanced) = (true, true);
             return Loop::Working;
         };
-        if record.dirty || !record.strong || record.running != record.last {
+        let works = record.dirty || !(record.strong || record.empty);
+        if works || record.running != record.last {
             record.repeats = 0;
             self.changed = true;
+            self.advanced |= works || record.is_new();
         } else {
             record.repeats += 1;
+        }
+        if record.dirty {
+            record.rounds = [None; ROUNDS];
+            record.rounds[0] = Some(record.running);
+            record.oldest = 1;
         }
         record.last = record.running;
         record.running = 0;
@@ -130,6 +175,24 @@ impl Spin {
     }
 }
 
+impl Record {
+    /// Remembers the present round. Returns whether it differs from those remembered.
+    fn is_new(&mut self) -> bool {
+        if self.rounds.contains(&Some(self.running)) {
+            return false;
+        }
+        self.rounds[self.oldest] = Some(self.running);
+        self.oldest = (self.oldest + 1) % ROUNDS;
+        true
+    }
+}
+
+/// Whether a loop of these instructions changes neither registers nor memory, so that it can only go on for ever.
+pub(super) fn changes_nothing(code: &[Inst]) -> bool {
+    let nothing = |op: &Op| matches!(op, Op::Bra { .. } | Op::Nanosleep { .. } | Op::Fence { .. } | Op::Nop);
+    code.iter().all(|inst| nothing(&inst.op))
+}
+
 #[inline]
 fn mix(hash: u64, a: u64, b: u64) -> u64 {
     (hash.rotate_left(5) ^ a).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xff51_afd7_ed55_8ccd)
@@ -141,13 +204,13 @@ mod tests {
 
     fn turn(spin: &mut Spin, value: u64) -> Loop {
         spin.read_strong(&[0x1000; LANES], &[value; LANES], 1);
-        spin.backward(7, 1)
+        spin.backward((0, 7), 1, || false)
     }
 
     #[test]
     fn the_same_value_again_and_again_is_waiting() {
         let mut spin = Spin::default();
-        let turns = (0..20).position(|_| turn(&mut spin, 5) == Loop::Waiting(0x1000));
+        let turns = (0..20).position(|_| turn(&mut spin, 5) == Loop::Waiting(Some(0x1000)));
         assert!(turns.is_some_and(|t| t >= PATIENCE as usize), "{turns:?}");
         spin.begin();
         let looks = (0..20).position(|_| turn(&mut spin, 5) != Loop::Working);
@@ -163,7 +226,42 @@ mod tests {
             spin.wrote();
             turn(&mut spin, 5) == Loop::Working
         }));
-        assert!((0..100).all(|_| spin.backward(9, 1) == Loop::Working));
+        assert!((0..100).all(|_| spin.backward((0, 9), 1, || false) == Loop::Working));
         assert!(spin.changed());
+    }
+
+    #[test]
+    fn rounds_that_were_seen_before_are_no_advance_and_new_ones_are() {
+        let mut spin = Spin::default();
+        let round = |spin: &mut Spin, value| {
+            spin.begin();
+            turn(spin, value);
+            (spin.changed(), spin.advanced(false))
+        };
+        for value in 0..6 {
+            round(&mut spin, value % 2);
+        }
+        for value in 0..20 {
+            assert_eq!(round(&mut spin, value % 2), (true, false));
+        }
+        assert_eq!(round(&mut spin, 2), (true, true));
+        assert_eq!(round(&mut spin, 2), (false, false));
+        spin.wrote();
+        assert!(spin.advanced(false));
+    }
+
+    #[test]
+    fn an_empty_loop_waits_for_nothing() {
+        let mut spin = Spin::default();
+        assert!((0..20).any(|_| spin.backward((0, 7), 1, || true) == Loop::Waiting(None)));
+    }
+
+    #[test]
+    fn turns_without_loops_are_an_advance_and_some_pauses_are_none() {
+        let mut spin = Spin::default();
+        spin.begin();
+        assert!(spin.advanced(false) && !spin.advanced(true));
+        (0..PAUSES).for_each(|_| spin.begin());
+        assert!(spin.advanced(true));
     }
 }

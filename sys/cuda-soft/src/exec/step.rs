@@ -5,7 +5,7 @@ use super::buffer::Range;
 use super::fault::{FaultKind, Trouble};
 use super::memory;
 use super::regs::lanes;
-use super::spin::Loop;
+use super::spin::{Loop, changes_nothing};
 use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
 use crate::code::op::{Call, CallTarget, FrameCopy};
@@ -46,6 +46,8 @@ enum Stop {
 impl Warp {
     /// Runs until the turn is over or all lanes wait.
     ///
+    /// An instruction ends the turn.
+    Pause,
     /// # Errors
     /// The first fault; the counter of its lane is at the instruction.
     pub(super) fn turn(&mut self, cx: &mut Context<'_, '_>) -> Result<Turn, Trouble> {
@@ -61,12 +63,12 @@ impl Warp {
             match self.run(cx, group, ready & !group.mask, &mut left)? {
                 Stop::Regroup => oldest = false,
                 Stop::Unfair => oldest = true,
-                Stop::Over => return Ok(Turn::Progress),
+                stop => return Ok(self.goes_on(stop == Stop::Pause)),
             }
         }
         Ok(match (self.live, self.spin.changed()) {
             (0, _) => Turn::Exited,
-            (_, true) => Turn::Progress,
+            (_, true) => self.goes_on(true),
             (_, false) => Turn::Waiting,
         })
     }
@@ -76,6 +78,10 @@ impl Warp {
         cx: &mut Context<'_, '_>,
         group: Group,
         others: u32,
+    fn goes_on(&self, pauses: bool) -> Turn {
+        if self.spin.advanced(pauses) { Turn::Progress } else { Turn::Idle }
+    }
+
         left: &mut u32,
     ) -> Result<Stop, Trouble> {
         let Group { mask, mut pc, frame: number } = group;
@@ -98,7 +104,7 @@ impl Warp {
                 let here = Group { mask, pc, frame: number };
                 if self.pauses(cx, here) {
                     self.place(mask, pc);
-                    return Ok(Stop::Over);
+                    return Ok(Stop::Pause);
                 }
                 if !self.may_wait(cx, here, function.code.get(pc as usize)) {
                     self.place(mask, pc);
@@ -134,7 +140,9 @@ impl Warp {
             }
             if let Op::Bra { target } = *op {
                 let mut waits = match target <= pc {
-                    true => self.spin.backward(pc, active),
+                    true => self.spin.backward((frame.function, pc), active, || {
+                        changes_nothing(&function.code[target as usize..=pc as usize])
+                    }),
                     false => Loop::Working,
                 };
                 if waits != Loop::Working && self.hurries(cx, frame, (pc, target), active) {
@@ -162,7 +170,7 @@ impl Warp {
             }
             if self.check.is_some() && self.yields(cx, op) {
                 self.place(mask, pc);
-                return Ok(Stop::Over);
+                return Ok(Stop::Pause);
             }
             let here = Group { mask: active, pc, frame: number };
             if self.check.is_some() && self.defers(cx, function, here, frame, op) {
@@ -191,7 +199,7 @@ impl Warp {
                 }
                 Flow::Rest => {
                     self.place(mask, pc + 1);
-                    return Ok(Stop::Over);
+                    return Ok(Stop::Pause);
                 }
             }
         }
@@ -284,9 +292,11 @@ impl Warp {
         Ok(Flow::Next)
     }
 
-    fn wait(&mut self, mask: u32, watch: u64) {
+    fn wait(&mut self, mask: u32, watch: Option<u64>) {
         self.spinning |= mask;
-        if !self.watches.contains(&watch) {
+        if let Some(watch) = watch
+            && !self.watches.contains(&watch)
+        {
             self.watches.push(watch);
         }
     }

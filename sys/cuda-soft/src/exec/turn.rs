@@ -28,6 +28,8 @@ impl Context<'_, '_> {
 pub(super) enum Turn {
     /// The warp made progress; it may be able to continue.
     Progress,
+    /// The warp can continue, but nothing has changed: it has paused in a loop that waits.
+    Idle,
     /// All lanes wait, and the turn changed nothing.
     Waiting,
     /// All lanes have exited.

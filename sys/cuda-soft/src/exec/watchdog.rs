@@ -28,7 +28,7 @@ pub struct Stall {
     pub function: String,
     /// The source line where the thread waits, 0 if unknown.
     pub line: u32,
-    /// The address that the thread polls; `None` at a barrier.
+    /// The address that the thread polls; `None` at a barrier, and in a loop that reads nothing.
     pub address: Option<u64>,
     /// How long the block has made no progress.
     pub waited: Duration,
@@ -65,7 +65,7 @@ impl fmt::Display for Stall {
         )?;
         match self.address {
             Some(address) => write!(f, " for a change at {address:#x}")?,
-            None => write!(f, " at a barrier")?,
+            None => write!(f, " at a barrier, or in a loop that changes nothing")?,
         }
         write!(f, " (line {} of {})", self.line, self.function)
     }

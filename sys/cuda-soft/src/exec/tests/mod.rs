@@ -10,3 +10,4 @@ mod registers;
 mod rig;
 mod scheduling;
 mod waiting;
+mod watchdog;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::check::Work;
 use crate::code::op::{Binary, Cmp, Fp, Mem, Op, Special, Ternary};
 use crate::code::{
     Addr, Base, Function, Guard, Inst, Module, Param, Pred, PredSrc, Reg, Scope, Semantics, Space, Src, Ty,
@@ -33,6 +34,8 @@ pub(super) struct Rig {
     pub(super) aligned: bool,
     /// With a seed, registers hold garbage at first.
     pub(super) garbage: Option<u64>,
+    /// For the race detector, if it is on.
+    pub(super) check: Option<Arc<Work>>,
     buffer: Box<[AtomicU64]>,
 }
 
@@ -46,7 +49,7 @@ impl Rig {
         let buffer: Box<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let space = Arc::new(mem::Space::new());
         let engine = Engine::new(cores, watchdog);
-        let rig = Rig { engine, space, limits: DEVICE, aligned: false, garbage: None, buffer };
+        let rig = Rig { engine, space, limits: DEVICE, aligned: false, garbage: None, check: None, buffer };
         let rights = mem::Rights::Host { writable: true };
         rig.space.insert(rig.base(), words as u64 * 8, rights, Arc::new(Backing::borrowed()));
         rig
@@ -96,7 +99,7 @@ impl Rig {
             limits: self.limits,
             space: Arc::clone(&self.space),
             services: Arc::default(),
-            check: None,
+            check: self.check.clone(),
             aligned: self.aligned,
             garbage: self.garbage,
         };

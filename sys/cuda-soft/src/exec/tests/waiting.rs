@@ -1,22 +1,20 @@
-//! Kernels that wait: for each other, for the host, for another process, or for ever.
+//! Kernels that wait: for each other, for the host, or for another process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use super::rig::*;
-use crate::code::op::{AtomOp, BarrierKind, Cmp, Multimem, MultimemOp, Op};
+use crate::code::op::{AtomOp, Cmp, Multimem, MultimemOp, Op};
 use crate::code::{Addr, Base, Inst, Module, Scope, Semantics, Space, Ty};
-use crate::exec::{Engine, FaultKind, Stall, Step, Watchdog};
+use crate::exec::{Engine, Step};
 use crate::mem::backing::Backing;
 use crate::mem::multicast::Team;
 use crate::mem::object::{Facts, Kind, Object};
 use crate::mem::{EventCount, Rights};
 
 /// Waits until word 0 is `value`.
-fn wait_for(value: u64) -> Module {
+pub(super) fn wait_for(value: u64) -> Module {
     with_prologue(vec![
         ld(Semantics::Acquire, Ty::U64, rd(2), rd(0), 0),
         setp(Cmp::Ne, Ty::U64, 0, rd(2), imm(value)),
@@ -220,63 +218,6 @@ fn new_work_wakes_a_thread_that_sleeps_on_what_waits_or_for_want_of_work() {
     waiting.recv_timeout(LIMIT).unwrap().unwrap();
 }
 
-fn recording() -> (Watchdog, Arc<Mutex<Vec<Stall>>>) {
-    let stalls = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&stalls);
-    let watchdog = Watchdog {
-        report_after: Duration::from_millis(50),
-        fault_after: None,
-        report: Arc::new(move |stall| kept.lock().push(stall.clone())),
-    };
-    (watchdog, stalls)
-}
-
-#[test]
-fn the_watchdog_names_who_waits_for_what() {
-    let (watchdog, stalls) = recording();
-    let rig = Rig::with(1, 2, watchdog);
-    let done = rig.start(wait_for(7), 1, 32);
-    done.recv_timeout(Duration::from_millis(400)).unwrap_err();
-    let seen = stalls.lock().clone();
-    assert_eq!(seen.len(), 1, "once per kernel: {seen:?}");
-    assert_eq!((seen[0].address, seen[0].line), (Some(rig.base()), BODY + 1));
-    assert!(seen[0].to_string().contains("kernel test, block (0,0,0)"));
-    rig.set(0, 7);
-    done.recv_timeout(LIMIT).unwrap().unwrap();
-}
-
-#[test]
-fn a_barrier_that_nobody_completes_is_named_and_can_be_a_fault() {
-    let (mut watchdog, stalls) = recording();
-    watchdog.fault_after = Some(Duration::from_millis(200));
-    let rig = Rig::with(1, 2, watchdog);
-    let bar = Op::Barrier { kind: BarrierKind::Sync, id: imm(1), threads: Some(imm(64)) };
-    let fault = rig.run(with_prologue(vec![op(bar)]), 1, 32).unwrap_err();
-    assert_eq!((fault.kind, fault.line), (FaultKind::Timeout, BODY + 1));
-    assert_eq!(stalls.lock()[0].address, None);
-}
-
-#[test]
-fn a_busy_kernel_is_not_called_stalled() {
-    let (watchdog, stalls) = recording();
-    let rig = Rig::with(1, 2, watchdog);
-    // Counts in a register only, further each time, until that takes longer than the watchdog's limit.
-    let (mut turns, mut took) = (1_000_000, Duration::ZERO);
-    while took < Duration::from_millis(50) {
-        turns *= 2;
-        let module = with_prologue(vec![
-            mov(r(4), imm(0)),
-            bin(crate::code::op::Binary::Add, Ty::U32, r(4), r(4), imm(1)),
-            setp(Cmp::Lt, Ty::U32, 0, r(4), imm(turns)),
-            when(0, false, Op::Bra { target: BODY + 1 }),
-        ]);
-        let start = Instant::now();
-        rig.run(module, 1, 32).unwrap();
-        took = start.elapsed();
-    }
-    assert_eq!(stalls.lock().len(), 0);
-}
-
 #[test]
 fn a_forked_process_answers_through_shared_memory() {
     // The same memory object mapped twice, as two processes would; the child is this test binary's
@@ -347,7 +288,7 @@ fn a_forked_process_answers_through_shared_memory() {
 const RARELY: u64 = 6000;
 
 /// Waits until word 0 is 7 or word 1 is not 0. It reads word 1 [rarely](RARELY) only.
-fn wait_or_leave() -> Module {
+pub(super) fn wait_or_leave() -> Module {
     let end = BODY + 12;
     with_prologue(vec![
         mov(rd(3), imm(RARELY)),
