@@ -52,7 +52,7 @@
 //! IPC events, the per-thread default stream, graphs that wait for events (`CU_EVENT_WAIT_EXTERNAL`), fabric handles, host memory from
 //! `cuMemCreate`, programmatic dependent launch and some other launch attributes, stream values without a
 //! memory barrier, cubins and fat binaries, managed memory, textures and surfaces, matrix
-//! instructions (`mma`, `wmma`, `wgmma`, `tcgen05`, `ldmatrix`), tensor maps, kernels that launch kernels.
+//! instructions (`mma`, `wmma`, `wgmma`, `tcgen05`, `ldmatrix`), tensor maps, kernels that launch kernels, `.b128` of `atom`.
 //!
 //! Of the 142 files of the public CUDA samples that CUDA 13.0's nvcc compiles without other libraries (`ci/samples.sh`; 33 more
 //! need one, or relocatable code), 108 load for `sm_75` and 105 for `sm_90`. In both, 31 are refused for textures or surfaces and

@@ -236,7 +236,7 @@ impl Walk<'_> {
     }
 
     fn mem(&self, mem: &Mem) -> Checked {
-        if !matches!(mem.count, 1 | 2 | 4) || u32::from(mem.count) * mem.ty.size() > 16 {
+        if !matches!(mem.count, 1 | 2 | 4 | 8) || u32::from(mem.count) * mem.ty.size() > 16 {
             return Err(format!("vector of {} elements of {:?}", mem.count, mem.ty));
         }
         self.addr(mem.addr, mem.space)

@@ -155,7 +155,7 @@ impl Warp {
         d: Option<Reg>,
         [b, c]: [Src; 2],
     ) -> Result<(), Trouble> {
-        if !atomic::exists(op, mem.ty) || mem.count != 1 {
+        if !atomic::exists(op, mem.ty) {
             return Err(Trouble::of(FaultKind::IllegalInstruction, mask));
         }
         let at = self.addresses(cx, frame, mem.addr, mem.space);

@@ -206,3 +206,17 @@ fn video_instructions_work_on_bytes_and_halves() {
         assert_eq!(results(&body, 1), [expected], "{form}");
     }
 }
+
+/// The results of one element may be the operands of a later one.
+#[test]
+fn atomic_operations_on_vectors_return_and_change_each_element() {
+    let body = "mov.u64 %d1, vector; mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000;
+        atom.global.add.v2.f32 {%f1, %f2}, [%d1], {%f2, %f1};
+        red.global.add.v2.f32 [%d1], {%f1, %f2};
+        ld.global.v2.f32 {%f3, %f4}, [%d1];
+        mov.b32 %r1, %f3; mov.b32 %r2, %f4; mov.b64 %res, {%r1, %r2};";
+    let items = ".global .align 8 .f32 vector[2] = {0f41200000, 0f41A00000};";
+    // 10 + 2 + 10 and 20 + 1 + 20
+    let expected = u64::from(41f32.to_bits()) << 32 | u64::from(22f32.to_bits());
+    assert_eq!(results_of(items, body, 1), [expected]);
+}

@@ -130,6 +130,11 @@ fn memory_accesses() {
         ("ld.global.u32 %f1, [%d1];", "5:15 Arguments mismatch for instruction 'ld'"),
         ("st.global.u64 [%d1], %r1;", "5:22 Arguments mismatch for instruction 'st'"),
         ("atom.add.s64 %d1, [%d2], %d3;", "5:1 Unexpected instruction types specified for 'atom'"),
+        (
+            "atom.cas.b128 %d1, [%d2], %d3, %d4;",
+            "5:9 '.b128' of instruction 'atom' is not supported by the software device",
+        ),
+        ("red.add.v2.f32 [%d1], {%f1, %f2};", "5:1 Feature 'vector atomics' requires PTX ISA .version 8.1"),
         ("red.acquire.gpu.add.u32 [%d1], %r2;", "5:4 Illegal modifier '.acquire' for instruction 'red'"),
         ("fence.acquire.gpu;", "5:1 Feature 'fence.acquire' requires PTX ISA .version 8.6 or later"),
         ("fence.acq_rel.cluster;", "5:1 Feature '.cluster scope' requires .target sm_90 or higher"),

@@ -224,3 +224,26 @@ fn reductions_have_no_result() {
     assert!(matches!(ops("red.add.u32 [%d1], 1;")[..], [Op::Atom { op: AtomOp::Add, d: None, .. }]));
     assert!(matches!(ops("atom.exch.b32 _, [%d1], 1;")[..], [Op::Atom { op: AtomOp::Exch, d: None, .. }]));
 }
+
+#[test]
+fn each_element_of_a_vector_is_an_atomic_operation() {
+    let code = ops("atom.global.add.v4.f32 {%f1, _, %f0, %f2}, [%d1+32], {%f2, %f1, 0f00000000, %f0};");
+    let atoms: Vec<_> = code
+        .iter()
+        .filter_map(|op| match op {
+            Op::Atom { op: AtomOp::Add, mem, d, .. } => {
+                Some((mem.ty, mem.count, mem.addr.offset, d.is_some()))
+            }
+            _ => None,
+        })
+        .collect();
+    let expected = [(4, 32, true), (1, 36, false), (1, 40, true), (1, 44, true)];
+    assert_eq!(atoms, expected.map(|(count, offset, result)| (Ty::F32, count, offset, result)));
+    for body in [
+        "red.relaxed.gpu.global.add.v2.f32 [%d1], {%f1, %f2};",
+        "red.global.min.noftz.v8.f16 [%d1], {%h1, %h1, %h1, %h1, %h2, %h2, %h2, %h2};",
+        "atom.max.noftz.v2.bf16x2 {%r1, %r2}, [%d1], {%r3, %r4};",
+    ] {
+        assert!(matches!(ops(body).last(), Some(Op::Atom { .. })), "{body}");
+    }
+}

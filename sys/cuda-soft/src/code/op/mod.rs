@@ -82,11 +82,12 @@ pub enum Op {
     /// `st`.
     St { mem: Mem, src: [Src; 4] },
     /// `atom` (`d` present) and `red` (`d` absent). `c` is the new value of `cas`, `b` the
-    /// compared one.
+    /// compared one. Of a vector it is the element at the address, and
+    /// `mem` names all that must be aligned.
     Atom { op: AtomOp, mem: Mem, d: Option<Reg>, b: Src, c: Src },
-    /// `cp.async` of `size` bytes (4, 8 or 16) from global to shared memory; bytes from `src_size` on become zero. It
     /// `discard` of the 128 bytes at an address.
     Discard { space: Space, addr: Addr },
+    /// `cp.async` of `size` bytes (4, 8 or 16) from global to shared memory; bytes from `src_size` on become zero. It
     /// completes at once, so its commit and wait forms lower to [`Op::Nop`].
     CpAsync { dst: Addr, src: Addr, size: u8, src_size: Src },
     /// `mbarrier` on one object.

@@ -1,11 +1,13 @@
 //! Atomics and fences (PTX ISA 9.7.13).
 
+use super::shape::size_matches;
 use crate::code::op::{AtomOp, Mem};
-use crate::code::{Op, Scope, Semantics, Space, Src, Ty};
+use crate::code::{Addr, Op, Scope, Semantics, Space, Src, Ty};
 use crate::lower::builder::{Builder, Lowered};
 use crate::lower::modifiers::{Modifiers, SCOPES};
 use crate::lower::operand::Fit;
-use crate::ptx::ast::{Instruction, OperandKind};
+use crate::ptx::Diagnostic;
+use crate::ptx::ast::{Instruction, OperandKind, Position};
 
 const OPERATIONS: [(&str, AtomOp); 10] = [
     ("add", AtomOp::Add),
@@ -33,12 +35,25 @@ fn types(op: AtomOp) -> &'static [Ty] {
     }
 }
 
-/// `atom` and `red`.
+/// The types of the vectors of each operation. A vector has at most 16 bytes.
+fn vector_types(op: AtomOp) -> &'static [Ty] {
+    match op {
+        AtomOp::Add => &[Ty::F32, Ty::F16, Ty::F16x2, Ty::Bf16, Ty::Bf16x2],
+        AtomOp::Min | AtomOp::Max => &[Ty::F16, Ty::F16x2, Ty::Bf16, Ty::Bf16x2],
+        _ => &[],
+    }
+}
+
+/// `atom` and `red`. The elements of a vector are atomic operations of their own.
 pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modifiers<'a>) -> Lowered {
     let at = m.at();
     let red = i.opcode.text == "red";
     if m.take("async") {
         return Err(at.error("Instruction 'red.async' is not supported by the software device"));
+    }
+    if let Some(found) = i.modifiers.iter().find(|found| found.text == "b128") {
+        let what = "is not supported by the software device";
+        return Err(found.at.error(format!("'.b128' of instruction '{}' {what}", b.opcode)));
     }
     let sem = m.one_of(&[("relaxed", Semantics::Relaxed), ("release", Semantics::Release)]);
     let sem = if sem.is_none() && !red {
@@ -64,7 +79,14 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     if red && matches!(op, AtomOp::Exch | AtomOp::Cas) {
         return Err(at.error("'.exch' and '.cas' are not reductions"));
     }
-    let ty = m.ty(types(op))?;
+    let count = m.one_of(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
+    let ty = m.ty(if count > 1 { vector_types(op) } else { types(op) })?;
+    if count > 1 {
+        b.needs("vector atomics", 90, (8, 1), at)?;
+        if !matches!(space, Space::Generic | Space::Global) || u32::from(count) * ty.size() > 16 {
+            return Err(at.error(format!("Vectors of '{}' have at most 16 bytes, in '.global'", b.opcode)));
+        }
+    }
     if matches!(ty, Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2) {
         m.required("'.noftz'", &[("noftz", ())])?;
         let (sm, ptx) = match ty {
@@ -84,21 +106,51 @@ pub(super) fn atom<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
         ([a, value], op) if op != AtomOp::Cas => (a, value, None),
         _ => return Err(b.mismatch(at, "another number of operands is wanted")),
     };
-    let d = match d {
-        Some(d) if d.kind == OperandKind::Sink => None,
-        Some(d) => Some(b.dst(d, ty, Fit::Exact)?),
-        None => None,
-    };
+    let mut results = vec![None; usize::from(count)];
+    if let Some(d) = d.filter(|d| d.kind != OperandKind::Sink) {
+        let parts = b.parts(d);
+        size_matches(b, parts, count, d)?;
+        for (result, part) in results.iter_mut().zip(parts) {
+            *result = if count > 1 {
+                b.dst_or_sink(part, ty, Fit::Exact)?
+            } else {
+                Some(b.dst(part, ty, Fit::Exact)?)
+            };
+        }
+    }
     let (space, addr) = b.address(a, space)?;
     if !matches!(space, Space::Generic | Space::Global | Space::Shared | Space::Cluster) {
         let what = "State space mismatch between instruction and address in instruction";
         return Err(a.at.error(format!("{what} '{}'", b.opcode)));
     }
-    let value = b.value(value, ty)?;
+    let parts = b.parts(value);
+    size_matches(b, parts, count, value)?;
+    let mut values = Vec::new();
+    for part in parts {
+        let value = b.value(part, ty)?;
+        // An earlier element's result may replace it.
+        values.push(if count > 1 { kept(b, value, ty, part.at)? } else { value });
+    }
     let other = other.map_or(Ok(Src::Imm(0)), |other| b.value(other, ty))?;
     let (sem, scope) = (sem.unwrap_or(Semantics::Relaxed), scope.unwrap_or(Scope::Gpu));
-    b.emit(Op::Atom { op, mem: Mem { sem, scope, space, ty, count: 1, addr }, d, b: value, c: other });
+    for (index, (d, value)) in results.into_iter().zip(values).enumerate() {
+        // The first one checks the alignment of all.
+        let count = if index == 0 { count } else { 1 };
+        let offset = addr.offset.wrapping_add(i64::from(ty.size()) * index as i64);
+        let mem = Mem { sem, scope, space, ty, count, addr: Addr { offset, ..addr } };
+        b.emit(Op::Atom { op, mem, d, b: value, c: other });
+    }
     Ok(())
+}
+
+/// Copies the value to a temporary, unless it is constant.
+fn kept(b: &mut Builder<'_, '_>, value: Src, ty: Ty, at: Position) -> Result<Src, Diagnostic> {
+    if matches!(value, Src::Imm(_)) {
+        return Ok(value);
+    }
+    let d = b.temporary(ty, at)?;
+    b.emit(Op::Mov { d, a: value });
+    Ok(d.into())
 }
 
 /// `fence`. All proxies see the same memory on this device, so a proxy fence is an ordinary one; only the race detector tells aliases
