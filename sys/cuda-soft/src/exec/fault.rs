@@ -43,8 +43,8 @@ pub enum FaultKind {
     InvalidPc,
     /// Calls nested deeper than the thread's stack allows.
     StackOverflow,
-    /// An instruction that the race detector does not follow.
-    Unchecked,
+    /// An instruction, with this name, that the race detector does not follow.
+    Unchecked(&'static str),
     /// An access that nothing orders with another one: the race detector has printed both.
     Race,
     /// An access to more memory than the race detector can follow.
@@ -66,13 +66,18 @@ impl fmt::Display for Fault {
             FaultKind::InvalidAddressSpace => "operation not supported in this address space",
             FaultKind::InvalidPc => "invalid program counter",
             FaultKind::StackOverflow => "stack overflow",
-            FaultKind::Unchecked => "instruction that the race detector does not follow",
+            FaultKind::Unchecked(_) => {
+                "instruction that the race detector does not follow (run without AQUEDUCT_SOFT_CHECK=races, or leave it out)"
+            }
             FaultKind::Race => "data race",
             FaultKind::TooMuch => TOO_MUCH,
             FaultKind::Diverged => "aligned barrier in a diverged warp",
             FaultKind::Timeout => "no progress within the watchdog's limit",
         };
         write!(f, "{what}")?;
+        if let FaultKind::Unchecked(name) = self.kind {
+            write!(f, ": {name}")?;
+        }
         if let Some(address) = self.address {
             write!(f, " {address:#x}")?;
         }

@@ -8,7 +8,7 @@ use super::regs::lanes;
 use super::spin::{Loop, changes_nothing};
 use super::turn::{Context, Flow, Turn};
 use super::warp::{Frame, Group, Warp};
-use crate::code::op::{Call, CallTarget, FrameCopy};
+use crate::code::op::{Call, CallTarget, FrameCopy, Mem};
 use crate::code::{self, Inst, Op, Semantics, Space};
 
 /// Instructions in one turn.
@@ -18,17 +18,22 @@ const FAIR: u32 = 512;
 
 /// Operations that the race detector does not follow: it would miss races, or report some that are none. Among them are
 /// copies that here are complete at once, but elsewhere only behind a wait that a kernel may lack.
-fn is_unknown_to_the_race_detector(op: &Op) -> bool {
+/// Returns the instruction's name.
+fn unknown_to_the_race_detector(op: &Op) -> Option<&'static str> {
+    let cluster = |mem: &Mem, name| (mem.space == Space::Cluster).then_some(name);
     match op {
-        Op::CpAsync { .. }
-        | Op::Mbarrier(_)
-        | Op::BulkCopy(_)
-        | Op::Mapa { .. }
-        | Op::CtaRank { .. }
-        | Op::ClusterArrive
-        | Op::ClusterWait => true,
-        Op::Ld { mem, .. } | Op::St { mem, .. } | Op::Atom { mem, .. } => mem.space == Space::Cluster,
-        _ => false,
+        Op::CpAsync { .. } => Some("cp.async"),
+        Op::Mbarrier(_) => Some("mbarrier"),
+        Op::BulkCopy(_) => Some("cp.async.bulk"),
+        Op::Mapa { .. } => Some("mapa"),
+        Op::CtaRank { .. } => Some("getctarank"),
+        Op::ClusterArrive => Some("barrier.cluster.arrive"),
+        Op::ClusterWait => Some("barrier.cluster.wait"),
+        Op::Ld { mem, .. } => cluster(mem, "ld.shared::cluster"),
+        Op::St { mem, .. } => cluster(mem, "st.shared::cluster"),
+        Op::Atom { mem, d: Some(_), .. } => cluster(mem, "atom.shared::cluster"),
+        Op::Atom { mem, d: None, .. } => cluster(mem, "red.shared::cluster"),
+        _ => None,
     }
 }
 
@@ -39,15 +44,15 @@ enum Stop {
     Regroup,
     /// The group ran for [`FAIR`] instructions while other lanes were ready.
     Unfair,
-    /// The turn is over.
+    /// The turn is over: its share is used up.
     Over,
+    /// An instruction ends the turn.
+    Pause,
 }
 
 impl Warp {
     /// Runs until the turn is over or all lanes wait.
     ///
-    /// An instruction ends the turn.
-    Pause,
     /// # Errors
     /// The first fault; the counter of its lane is at the instruction.
     pub(super) fn turn(&mut self, cx: &mut Context<'_, '_>) -> Result<Turn, Trouble> {
@@ -73,15 +78,15 @@ impl Warp {
         })
     }
 
+    fn goes_on(&self, pauses: bool) -> Turn {
+        if self.spin.advanced(pauses) { Turn::Progress } else { Turn::Idle }
+    }
+
     fn run(
         &mut self,
         cx: &mut Context<'_, '_>,
         group: Group,
         others: u32,
-    fn goes_on(&self, pauses: bool) -> Turn {
-        if self.spin.advanced(pauses) { Turn::Progress } else { Turn::Idle }
-    }
-
         left: &mut u32,
     ) -> Result<Stop, Trouble> {
         let Group { mask, mut pc, frame: number } = group;
@@ -215,13 +220,16 @@ impl Warp {
     ) -> Result<Flow, Trouble> {
         let mask = here.mask;
         self.names(frame.function, here.pc);
-        if self.check.is_some() && is_unknown_to_the_race_detector(op) {
-            return Err(Trouble::of(FaultKind::Unchecked, mask));
+        if self.check.is_some()
+            && let Some(name) = unknown_to_the_race_detector(op)
+        {
+            return Err(Trouble::of(FaultKind::Unchecked(name), mask));
         }
         match op {
             Op::Ld { mem, d } => self.ld(cx, mask, frame, mem, d)?,
             Op::St { mem, src } => self.st(cx, mask, frame, mem, src)?,
             Op::Atom { op, mem, d, b, c } => self.atom(cx, mask, frame, *op, mem, *d, [*b, *c])?,
+            Op::Discard { space, addr } => self.discard(cx, mask, frame, *space, *addr)?,
             Op::CpAsync { dst, src, size, src_size } => {
                 self.cp_async(cx, mask, frame, [*dst, *src], *size, *src_size)?;
             }
@@ -241,7 +249,6 @@ impl Warp {
                 self.tell_fence_aliases(mask);
             }
             Op::Special { d, special } => self.special(cx, mask, frame, *d, *special),
-            Op::Discard { space, addr } => self.discard(cx, mask, frame, *space, *addr)?,
             Op::GlobalAddress { d, global, addend } => {
                 let address = cx.grid.image().globals[*global as usize].wrapping_add_signed(*addend);
                 self.regs.put64(*d, &[address; 32], mask);

@@ -186,7 +186,7 @@ fn fault_code(kind: FaultKind) -> CUresult {
         FaultKind::Trap
         | FaultKind::Race
         | FaultKind::TooMuch
-        | FaultKind::Unchecked
+        | FaultKind::Unchecked(_)
         | FaultKind::Diverged => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         FaultKind::Assert => CUresult::CUDA_ERROR_ASSERT,
         FaultKind::IllegalInstruction => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
