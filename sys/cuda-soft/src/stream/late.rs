@@ -35,9 +35,9 @@ pub(super) type Ticket = (Instant, u64);
 
 /// In the long run all delays together last for this part of the time, or a stream that is filled without pause, and that nobody waits
 /// for, would fall behind for ever.
-const SHARE: u32 = 4;
+const SHARE: u32 = 8;
 /// So far ahead may time be used up.
-const AHEAD: Duration = Duration::from_millis(80);
+const AHEAD: Duration = Duration::from_millis(160);
 
 impl Late {
     /// The one of this process, if the configuration asks for it.

@@ -43,8 +43,8 @@ struct Hurry {
     hurried: bool,
 }
 
-/// A host that asks so often waits.
-const PATIENCE: u32 = 4;
+/// A host that has asked so often in vain waits.
+const PATIENCE: u32 = 2;
 
 /// A step of an operation that can be put off.
 #[derive(Clone, Copy, Debug)]
