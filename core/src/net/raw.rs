@@ -179,19 +179,38 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Reads bytes, drops the descriptors that came with them, and says whether there were any. The kernel shows a peek that fills its
+    /// buffer the descriptors of the bytes behind, too; those come again, with their bytes.
+    fn take(&self, into: &mut [u8]) -> io::Result<(usize, bool)> {
+        let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        // SAFETY: `message` describes `into`, which lives across the call. There is no room for descriptors, which the kernel notes.
+        let got = retry(|| unsafe { libc::recvmsg(self.raw(), &mut message, libc::MSG_DONTWAIT) })?;
+        Ok((got, message.msg_flags & libc::MSG_CTRUNC != 0))
+    }
+}
+
 impl RawStream for Socket {
     fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let (count, came) = if self.local { self.peek(into)? } else { (into.len(), Vec::new()) };
         if count == 0 {
             return Ok(0);
         }
-        // Without room for descriptors: those that belong to these bytes have come already.
         let into = &mut into[..count];
-        // SAFETY: the pointer and length describe `into`, which lives across the call.
-        let got = retry(|| unsafe {
-            libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
-        })?;
-        fds.extend(came);
+        if came.is_empty() {
+            // SAFETY: the pointer and length describe `into`, which lives across the call.
+            return retry(|| unsafe {
+                libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
+            });
+        }
+        let (got, had_fds) = self.take(into)?;
+        if had_fds {
+            fds.extend(came);
+        }
         Ok(got)
     }
 

@@ -269,7 +269,12 @@ pub fn configure(config: Config) -> Result<(), String> {
 /// Returns the configuration in force, read from the environment if [`configure`] was not called. `cuInit` reports
 /// an invalid environment.
 pub(crate) fn current() -> Result<&'static Config, &'static str> {
-    CONFIG.get_or_init(unused::from_env).as_ref().map_err(String::as_str)
+    let read = || {
+        let config = Config::from_env()?;
+        unused::warn(config.check.races, config.check.weak.is_some());
+        Ok(config)
+    };
+    CONFIG.get_or_init(read).as_ref().map_err(String::as_str)
 }
 
 static CONFIG: OnceLock<Result<Config, String>> = OnceLock::new();
@@ -334,6 +339,21 @@ mod tests {
         let races = from(&[("AQUEDUCT_SOFT_CHECK", "races"), ("AQUEDUCT_SOFT_SEED", "7")]);
         assert_eq!(races.expect("parses").check, Check { races: true, ..Check::default() });
         assert_eq!(from(&[("AQUEDUCT_SOFT_WATCHDOG", "0")]).expect("parses").watchdog, None);
+    }
+
+    #[test]
+    fn the_list_for_warnings_has_every_variable() {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let ask = |name: &str| {
+            asked.borrow_mut().push(name.to_owned());
+            None
+        };
+        Config::from_lookup(ask).expect("nothing is invalid");
+        let (mut asked, mut all) =
+            (asked.into_inner(), unused::VARIABLES.map(|word| format!("{}{word}", unused::PREFIX)));
+        asked.sort();
+        all.sort();
+        assert_eq!(asked, all);
     }
 
     #[test]

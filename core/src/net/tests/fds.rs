@@ -75,6 +75,27 @@ fn unannounced_missing_and_too_many_descriptors_are_refused_and_closed() {
     assert_eq!(error.kind(), ErrorKind::InvalidUsage);
 }
 
+/// Wherever a read ends. The kernel shows a reader that looks at just the bytes before them the descriptors behind, too.
+#[test]
+fn descriptors_come_once_and_with_their_first_byte() {
+    for length in 1..=41 {
+        let (server, client) = unix_pair();
+        let file = null();
+        client.raw.write(&[1; 10], &[]).unwrap();
+        client.raw.write(&[2; 20], &[file.as_fd(), file.as_fd()]).unwrap();
+        client.raw.write(&[3; 10], &[]).unwrap();
+        let mut came = Vec::new();
+        while came.len() < 40 {
+            let (mut into, mut fds) = (vec![0; length], Vec::new());
+            let got = server.raw.read(&mut into, &mut fds).unwrap();
+            let first = came.len() <= 10 && came.len() + got > 10;
+            assert_eq!(fds.len(), if first { 2 } else { 0 }, "{got} bytes behind {} of {length}", came.len());
+            came.extend_from_slice(&into[..got]);
+        }
+        assert_eq!(came, [vec![1; 10], vec![2; 20], vec![3; 10]].concat());
+    }
+}
+
 #[test]
 fn a_frame_may_have_all_its_descriptors_before_all_its_bytes() {
     let (mut server, client) = unix_pair();

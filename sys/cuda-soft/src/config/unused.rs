@@ -1,11 +1,9 @@
 //! Warnings about variables of the environment that have no effect.
 
-use super::Config;
-
 /// How the names of all variables begin.
-const PREFIX: &str = "AQUEDUCT_SOFT_";
+pub(super) const PREFIX: &str = "AQUEDUCT_SOFT_";
 /// How they end.
-const VARIABLES: [&str; 13] = [
+pub(super) const VARIABLES: [&str; 13] = [
     "DEVICES",
     "SMS",
     "MEMORY",
@@ -21,35 +19,25 @@ const VARIABLES: [&str; 13] = [
     "LINES",
 ];
 
-/// [`Config::from_env`], with warnings on standard error.
-///
-/// # Errors
-/// A sentence that names the variable whose value is invalid.
-pub(super) fn from_env() -> Result<Config, String> {
-    let config = Config::from_env()?;
+/// Warns on standard error of variables that have no effect with these checks.
+pub(super) fn warn(races: bool, weak: bool) {
     let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
     let mut names: Vec<String> = set.map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     names.sort();
-    for sentence in without_effect(&config, names.into_iter()) {
+    for sentence in names.iter().filter_map(|name| without_effect(name, races, weak)) {
         eprintln!("cuda-soft: warning: {sentence}");
     }
-    Ok(config)
 }
 
-/// Sentences about the variables in `set` that have no effect on `config`.
-fn without_effect(config: &Config, set: impl Iterator<Item = String>) -> Vec<String> {
-    let said = |name: String| {
-        let why = match name.strip_prefix(PREFIX)? {
-            "SEED" | "LINES" if config.check.weak.is_none() => {
-                "has no effect without AQUEDUCT_SOFT_CHECK=weak"
-            }
-            "SHADOW" if !config.check.races => "has no effect without AQUEDUCT_SOFT_CHECK=races",
-            known if VARIABLES.contains(&known) => return None,
-            _ => "is not a variable of the software device, and has no effect",
-        };
-        Some(format!("{name} {why}"))
+/// A sentence about a variable, if it has no effect with these checks.
+fn without_effect(name: &str, races: bool, weak: bool) -> Option<String> {
+    let why = match name.strip_prefix(PREFIX)? {
+        "SEED" | "LINES" if !weak => "has no effect without AQUEDUCT_SOFT_CHECK=weak",
+        "SHADOW" if !races => "has no effect without AQUEDUCT_SOFT_CHECK=races",
+        known if VARIABLES.contains(&known) => return None,
+        _ => "is not a variable of the software device, and has no effect",
     };
-    set.filter_map(said).collect()
+    Some(format!("{name} {why}"))
 }
 
 #[cfg(test)]
@@ -58,43 +46,24 @@ mod tests {
 
     #[test]
     fn variables_without_effect_are_named() {
-        let said = |check: &str, name: &str| {
-            let get = |asked: &str| (asked == "AQUEDUCT_SOFT_CHECK").then(|| check.to_owned());
-            let config = Config::from_lookup(get).expect("parses");
-            without_effect(&config, std::iter::once(name.to_owned()))
-        };
-        let (weak, races) = (
+        let (for_weak, for_races) = (
             "has no effect without AQUEDUCT_SOFT_CHECK=weak",
             "has no effect without AQUEDUCT_SOFT_CHECK=races",
         );
-        for (check, word, why) in [
-            ("races", "SEED", weak),
-            ("aligned", "LINES", weak),
-            ("aligned", "SHADOW", races),
-            ("races", "CHEK", "is not a variable of the software device, and has no effect"),
+        for (word, races, weak, why) in [
+            ("SEED", true, false, for_weak),
+            ("LINES", false, false, for_weak),
+            ("SHADOW", false, false, for_races),
+            ("CHEK", true, true, "is not a variable of the software device, and has no effect"),
         ] {
             let name = format!("{PREFIX}{word}");
-            assert_eq!(said(check, &name), [format!("{name} {why}")], "with {check}");
+            assert_eq!(without_effect(&name, races, weak), Some(format!("{name} {why}")));
         }
-        for (check, word) in
-            [("weak", "SEED"), ("weak", "LINES"), ("weak", "SHADOW"), ("races", "SHADOW"), ("races", "CHECK")]
+        for (word, races, weak) in
+            [("SEED", true, true), ("LINES", true, true), ("SHADOW", true, false), ("SMS", false, false)]
         {
-            assert_eq!(said(check, &format!("{PREFIX}{word}")), [""; 0], "{word} with {check}");
+            assert_eq!(without_effect(&format!("{PREFIX}{word}"), races, weak), None);
         }
-        assert_eq!(said("races", "HOME"), [""; 0]);
-    }
-
-    #[test]
-    fn the_list_has_every_variable() {
-        let asked = std::cell::RefCell::new(Vec::new());
-        let ask = |name: &str| {
-            asked.borrow_mut().push(name.to_owned());
-            None
-        };
-        Config::from_lookup(ask).expect("nothing is invalid");
-        let (mut asked, mut all) = (asked.into_inner(), VARIABLES.map(|word| format!("{PREFIX}{word}")));
-        asked.sort();
-        all.sort();
-        assert_eq!(asked, all);
+        assert_eq!(without_effect("HOME", false, false), None);
     }
 }

@@ -229,7 +229,7 @@ pub(super) fn line<'a>(b: &mut Builder<'_, 'a>, i: &'a Instruction, m: &mut Modi
     let discards = i.opcode.text == "discard";
     let space = m.one_of(&[("global", Space::Global)]).unwrap_or(Space::Generic);
     m.required("Cache level", &[(if discards { "L2" } else { "L2::evict_normal" }, ())])?;
-    b.needs(&b.opcode.to_owned(), 80, (7, 4), m.at())?;
+    b.needs(b.opcode, 80, (7, 4), m.at())?;
     let [a, size] = exactly(b, i)?;
     let (space, addr) = b.address(a, space)?;
     if !matches!(space, Space::Generic | Space::Global) {
