@@ -181,7 +181,9 @@ fn sweep(exchange: Exchange, kind: LinkKind, action: NetAction, step: u64) {
                 assert!(since.elapsed() < patience + SOON, "{case}");
                 let in_time = ends.iter().all(Result::is_ok);
                 for error in ends.into_iter().filter_map(Result::err) {
-                    let timely = [ErrorKind::Timeout, ErrorKind::PeerLost, ErrorKind::Remote];
+                    // The last: a rank that has given up cannot be reached.
+                    let timely =
+                        [ErrorKind::Timeout, ErrorKind::PeerLost, ErrorKind::Remote, ErrorKind::System];
                     assert!(stalls && timely.contains(&error.kind()), "{case}");
                 }
                 if in_time || faults.fired() > 0 || patience > SOON {
