@@ -122,8 +122,10 @@ fn a_launch_behind_one_that_gave_up_tells_nothing() {
 /// A block of a launch that goes on with a call may begin while another one of it gives up: each looks at the claim that the other takes.
 #[test]
 fn blocks_begin_while_others_of_their_launch_give_up() {
-    let follows = Kernel { follows: true, ..kernel(2, Element::U8, vec![Step::Wait(vec![wait(0)])]) };
-    assert_eq!(lonely_by(follows, 2), (Operation::WAIT.0, 0));
+    let missing = Operand { rank: fixed(0), ..operand(1, Base::Packets, 0) };
+    let read = moved(vec![missing], vec![operand(1, Base::Output, 0)], 1, None);
+    let follows = Kernel { follows: true, ..with_packets(kernel(2, Element::U8, vec![read]), 1, 2) };
+    assert_eq!(lonely_by(follows, 2), (Operation::PLAN.0, 0));
 }
 
 /// A loop's first turn tells the peer and then gives up, so the second tells nothing.
