@@ -331,6 +331,35 @@ mod tests {
         }
     }
 
+    /// The second byte of each pair leaves a little later than the first: only a read that waits has both.
+    #[test]
+    fn a_read_waits_a_moment_for_what_comes_behind() {
+        let (mut one, stream, _) = gathering();
+        one.write_all(&[1; 5]).unwrap();
+        let read = || stream.read(&mut [0; 99], &mut Vec::new());
+        assert_eq!(read().unwrap(), 5);
+        let mut together = 0;
+        // A busy machine may let the moment pass.
+        for _ in 0..2000 {
+            one.write_all(&[1]).unwrap();
+            let mut other = one.try_clone().unwrap();
+            let later = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_micros(300));
+                other.write_all(&[2]).unwrap();
+            });
+            let got = read().unwrap();
+            later.join().unwrap();
+            together += u32::from(got == 2);
+            if got == 1 {
+                assert_eq!(read().unwrap(), 1);
+            }
+            if together == 40 {
+                return;
+            }
+        }
+        panic!("{together} of 2000 pairs came together");
+    }
+
     /// The changed bytes are reported as sent, so they come before the next ones, also if the socket takes none of them now.
     #[test]
     fn corrupted_bytes_that_do_not_fit_are_sent_with_the_next() {

@@ -52,6 +52,7 @@ fn what_a_dropped_connection_had_taken_is_sent_by_the_service_thread() {
     with_duplex(|Rig { comm, duplex, memory, .. }| {
         let remote = memory.remote().unwrap().0;
         let mut far = attach(duplex);
+        assert!(duplex.is_attached());
         let buffer = Arc::new(HostBuffer::new(comm.context(), FRAMES * MAX_PAYLOAD).unwrap());
         let len = buffer.len();
         duplex.outbox(|outbox| outbox.write(remote, remote.region().unwrap(), 0, place(&buffer), len));

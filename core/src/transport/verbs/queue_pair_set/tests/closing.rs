@@ -5,6 +5,7 @@ use std::time::Duration;
 use rdma_core_sys::ibv_wc_status;
 
 use super::*;
+use crate::rdma::{About, AsyncEvent, EventKind};
 
 /// The memory of what nobody flushes is let go all the same, by threads that may block.
 #[test]
@@ -301,5 +302,21 @@ fn a_stream_does_not_wait_for_a_connection_that_has_failed_before() {
         rig.release();
         event.synchronize(soon()).unwrap();
         assert!(rig.resources.wait_streams.count() > 0, "the stream that it waited by stays lent");
+    });
+}
+
+/// A NIC tells each connection over it of each event.
+#[test]
+fn an_event_ends_the_connection_that_it_is_about() {
+    with_ends(&endpoint(), |rig| {
+        let fatal = |number| {
+            let about = About::QueuePair(number);
+            rig.near.set.heard(&AsyncEvent { kind: EventKind::QP_FATAL, about, words: String::new() });
+            rig.near.check()
+        };
+        let other = (0..).find(|number| !rig.numbers.contains(number)).unwrap();
+        fatal(other).unwrap();
+        let own = *rig.numbers.last().unwrap();
+        assert_eq!(fatal(own).unwrap_err().kind(), ErrorKind::Verbs);
     });
 }
