@@ -53,29 +53,50 @@ fn words() -> Vec<Form> {
             let exact = move |a, b| function(extend(a, 32, a_signed), extend(b, 32, b_signed));
             for (suffix, sat) in [("", false), (".sat", true)] {
                 // An H200 lets unsigned results above 2^32 - 1 wrap, though PTX says that they are clamped.
-                let first = move |a, b| match exact(a, b) {
-                    exact if sat && (d_signed || exact < 0) => clamp(exact, 32, d_signed),
-                    exact => cut(exact, 32),
+                let kept = move |a, b| match exact(a, b) {
+                    exact if sat && (d_signed || exact < 0) => {
+                        extend(clamp(exact, 32, d_signed), 32, d_signed)
+                    }
+                    exact => exact,
                 };
+                let first = move |a, b| cut(kept(a, b), 32);
+                let larger = larger(name, sat, [d_signed, a_signed, b_signed]);
                 let name = format!("{name}.{types}{suffix}");
                 forms.push(Form::new(&name, 32, &[32; 2], move |[a, b, _]| first(a, b)));
                 forms.push(Form::new(&format!("{name}.add"), 32, &[32; 3], move |[a, b, c]| {
                     cut(i128::from(first(a, b)) + i128::from(c), 32)
                 }));
-                // PTX does not say how an intermediate result beyond 32 bits is compared.
-                let fits = sat || name.starts_with("vm") && d_signed == a_signed && d_signed == b_signed;
-                for (second, choose) in [("min", i128::min as Function), ("max", i128::max)] {
-                    if fits {
-                        let name = format!("{name}.{second}");
-                        forms.push(Form::new(&name, 32, &[32; 3], move |[a, b, c]| {
-                            cut(choose(extend(first(a, b), 32, d_signed), extend(c, 32, d_signed)), 32)
-                        }));
-                    }
+                for (second, largest) in [("min", false), ("max", true)] {
+                    let name = format!("{name}.{second}");
+                    forms.push(Form::new(&name, 32, &[32; 3], move |[a, b, c]| {
+                        let word = first(a, b);
+                        if larger(kept(a, b), word, cut(c.into(), 32)) == largest {
+                            word
+                        } else {
+                            cut(c.into(), 32)
+                        }
+                    }));
                 }
             }
         }
     }
     forms
+}
+
+/// Whether a result, here whole and cut to 32 bits, counts as larger than `c`. PTX does not say how one that needs more bits is compared. This is
+/// what an H200 did with each form and 4,096 triples of operands.
+fn larger(name: &str, sat: bool, [d, a, b]: [bool; 3]) -> impl Fn(i128, u64, u64) -> bool + Copy {
+    let whole = name == "vabsdiff" || d && name.starts_with("vm");
+    let odd = match name {
+        "vmin" => !sat && (a || b),
+        "vmax" => !sat && a && b,
+        _ => true,
+    };
+    move |kept, word, c| match (whole, d) {
+        (true, _) => kept > extend(c, 32, d),
+        (false, true) => extend(word, 32, true) > extend(c, 32, true),
+        (false, false) => word > c || odd && (word & c) >> 31 == 1,
+    }
 }
 
 /// The forms on two halves and four bytes, with `.sat` or `.add`.

@@ -99,15 +99,19 @@ fn flags(statements: &[Statement]) -> HashSet<String> {
         "ABORTED", "%aborted", "LAST", "%last", "TAKEN", "FLAG", "VALUE", "EPOCH", "%epoch", "%before",
         "SPINS", "POSITION",
     ];
+    const COUNTERS: [&str; 2] = ["EXPECTED", "OUTBOUND"];
     const PASS: [&str; 10] = ["mov", "xor", "or", "and", "sub", "add", "cvt", "selp", "shr", "not"];
     let mut flags: HashSet<String> = CALLED.iter().map(|&name| name.to_owned()).collect();
     loop {
         let before = flags.len();
         for statement in statements {
             let Some((to, from)) = statement.operands.split_first() else { continue };
+            let load = statement.parts[0] == "ld";
+            // What one thread at a time counts, weakly.
+            let counts = load && names(&from.concat()).any(|name| COUNTERS.contains(&name));
             let strong = statement.parts[0] == "atom"
-                || (statement.parts[0] == "ld"
-                    && ["relaxed", "acquire"].contains(&statement.parts[1].as_str()));
+                || counts
+                || (load && ["relaxed", "acquire"].contains(&statement.parts[1].as_str()));
             let passed = PASS.contains(&statement.parts[0].as_str())
                 && from.iter().any(|operand| is_flag(operand, &flags));
             if strong || passed {
