@@ -107,7 +107,7 @@ impl<'a> Bench<'a> {
     fn sizes(&mut self) {
         let free = !matches!(self.executor.plan().collective.kind, Kind::AllGather);
         let sizes: &[usize] =
-            if free { &[96, 1, 7, 5000, 960, 0, 33, 16_000] } else { &[96, 4, 5000, 960, 8] };
+            if free { &[96, 1, 0, 5000, 7, 0, 33, 16_000, 960] } else { &[96, 4, 0, 5000, 960, 8] };
         for (&count, op) in sizes.iter().zip([Reduction::Sum, Reduction::Max].into_iter().cycle()) {
             self.run(count, op);
         }

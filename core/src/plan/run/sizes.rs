@@ -96,9 +96,9 @@ pub(super) fn lines(distance: u64) -> u64 {
 /// Fills in what depends on the distance of chunks.
 pub(super) fn fill(args: &mut PlanArgs, chunk: u64) {
     args.chunk = chunk;
-    // It fits: there are fewer than 2^30 vectors.
-    args.vectors = u32::try_from(chunk.div_ceil(VECTOR).max(1)).unwrap_or(u32::MAX);
-    (args.magic, args.shift) = divisor(args.vectors);
+    // It fits: there are fewer than 2^30 vectors. A call of nothing has none, and divides none.
+    args.vectors = u32::try_from(chunk.div_ceil(VECTOR)).unwrap_or(u32::MAX);
+    (args.magic, args.shift) = divisor(args.vectors.max(1));
 }
 
 /// Factor and shift that divide by `value`, not zero: see [`PlanArgs`].
