@@ -32,15 +32,7 @@ const KERNEL: &str = "
     @%p bra COMING;
     ld.param.u64 %handle, [waiting];
     {
-        .param .u64 p0, p1, p2, p3, p4, p5;
-        .param .u32 p6;
-        st.param.u64 [p0], %handle;
-        st.param.u64 [p1], 0;
-        st.param.u64 [p2], 0;
-        st.param.u64 [p3], %bytes;
-        st.param.u64 [p4], %lane;
-        st.param.u64 [p5], %lanes;
-        st.param.u32 [p6], FLAG;
+        ARGUMENTS
         call (status), WAIT;
     }
     ld.param.u32 %status, [status];
@@ -57,21 +49,19 @@ LATER:
     @%p bra LATER;
     ld.param.u64 %handle, [coming];
     {
-        .param .u64 p0, p1, p2, p3, p4, p5;
-        .param .u32 p6;
-        st.param.u64 [p0], %handle;
-        st.param.u64 [p1], 0;
-        st.param.u64 [p2], 0;
-        st.param.u64 [p3], %bytes;
-        st.param.u64 [p4], %lane;
-        st.param.u64 [p5], %lanes;
-        st.param.u32 [p6], FLAG;
+        ARGUMENTS
         call PEER;
     }
 DONE:
     ret;
 }
 ";
+
+/// The arguments of either call, of which some functions take the first only. They stand before the call in its block: ptxas takes those of
+/// another block for lost.
+const ARGUMENTS: &str = ".param .u64 p0, p1, p2, p3, p4, p5; .param .u32 p6;
+        st.param.u64 [p0], %handle; st.param.u64 [p1], 0; st.param.u64 [p2], 0; st.param.u64 [p3], %bytes;
+        st.param.u64 [p4], %lane; st.param.u64 [p5], %lanes; st.param.u32 [p6], FLAG;";
 
 /// Whoever waits and whoever comes have handles of their own.
 struct Pair<'a> {
@@ -84,7 +74,11 @@ impl Pair<'_> {
     fn meet(&self, wait: &str, peer: &str, lanes: u64, bytes: u64) {
         let machine = self.machine;
         let library = functions(Target { sm: 70, ptx: 77 }).expect("the library").text;
-        let kernel = KERNEL.replace("WAIT", wait).replace("PEER", peer).replace("FLAG", &FLAG.to_string());
+        let kernel = KERNEL
+            .replace("ARGUMENTS", ARGUMENTS)
+            .replace("WAIT", wait)
+            .replace("PEER", peer)
+            .replace("FLAG", &FLAG.to_string());
         let kernel = machine.load(0, &format!("{library}{kernel}"), "patient");
         let shape = LaunchShape { grid: 1, block: 64 };
         machine.write(0, self.out, &[0xEE; 4]);

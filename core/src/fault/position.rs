@@ -57,6 +57,7 @@ impl Position {
             }
         }
     }
+
     /// Number of bytes before the place `at`, of which none is known yet: 0 if it has been reached, and `None` if only the bytes
     /// will tell.
     pub(super) fn distance_unseen(&self, at: At) -> Option<usize> {

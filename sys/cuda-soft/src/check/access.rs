@@ -37,7 +37,7 @@ pub(super) struct Access {
     pub(super) source: u32,
 }
 
-/// What an access does.
+/// The effect of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -122,7 +122,7 @@ impl Access {
         let unordered = known.unknown(&self.who) & !own;
         let aliases = self.multicast != later.multicast;
         let lanes = match unordered {
-            // What a thread stores mostly depends on what it has read: then the load is done.
+            // A thread's store mostly depends on its own load before it: then the load is done.
             0 if aliases && self.write => known.unfenced(&self.who),
             0 if aliases => known.unfenced(&self.who) & !own,
             _ => unordered,

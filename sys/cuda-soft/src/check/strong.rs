@@ -23,7 +23,7 @@ const STALE: u8 = 3;
 /// Places from which a thread reads something old at the same time.
 const STALE_PLACES: usize = 64;
 
-/// What the detector knows of an atomic operation, besides its values.
+/// The properties of an atomic operation, besides its values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Update {
     /// It returns nothing to its thread.

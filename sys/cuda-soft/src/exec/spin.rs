@@ -53,7 +53,7 @@ struct Record {
     dirty: bool,
     strong: bool,
     watch: Option<u64>,
-    /// What the last different rounds have read.
+    /// The values that the last different rounds have read.
     rounds: [Option<u64>; ROUNDS],
     oldest: usize,
 }

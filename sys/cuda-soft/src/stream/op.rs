@@ -30,7 +30,7 @@ struct State {
     hurry: Hurry,
 }
 
-/// What is known of an operation on a machine that is [`Late`].
+/// The state of an operation on a machine that is [`Late`].
 #[derive(Default)]
 struct Hurry {
     /// Unfinished operations that this one waits for.

@@ -11,7 +11,7 @@ use crate::device::{Devices, kernel, ok, races, races_on_host};
 const WRITE: &str = "    st.weak.global.u32 [%data], 7;";
 const READ: &str = "    ld.weak.global.u32 %r0, [%data];";
 
-/// What a host function and the thread that submitted it tell each other.
+/// The news that a host function and the thread that submitted it give each other.
 #[derive(Default)]
 struct Talk {
     began: AtomicBool,

@@ -63,7 +63,7 @@ fn more_memory_than_the_detector_can_follow_is_no_silent_pass() {
     assert!(u64::from_str_radix(address, 16).is_ok_and(|address| address != 0), "{fill}");
 }
 
-/// What the messages call the instructions; longer names come first.
+/// Names of instructions in messages; longer ones come first.
 const NAMES: [&str; 11] = [
     "cp.async.bulk",
     "cp.async",

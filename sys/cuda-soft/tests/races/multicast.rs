@@ -263,7 +263,7 @@ fn a_missing_fence_between_aliases_is_a_finding_of_its_own() {
     assert!(race.contains("writes 4 bytes (weak, multicast): k, line"), "{race}");
 }
 
-/// What a kernel did is visible by all aliases to work that begins behind its end.
+/// Work that begins behind the end of a kernel sees by all aliases what the kernel did.
 #[test]
 fn the_end_of_a_kernel_needs_no_fence() {
     for [first, then] in [[STORE, STORE_TO_ALL], [STORE_TO_ALL, STORE]] {

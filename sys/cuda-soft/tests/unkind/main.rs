@@ -160,7 +160,7 @@ fn measure_waits() {
     print([took(false), took(true)]);
 }
 
-/// Who waits cannot see that something is late. Every other operation of 2000 would otherwise be late by 700 us on average.
+/// A host that waits cannot see that something is late. Every other operation of 2000 would otherwise be late by 700 us on average.
 #[test]
 fn an_unkind_device_is_not_late_for_who_waits() {
     let took: [usize; 2] = measure("measure_waits", true);

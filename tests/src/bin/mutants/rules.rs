@@ -107,7 +107,7 @@ fn flags(statements: &[Statement]) -> HashSet<String> {
         for statement in statements {
             let Some((to, from)) = statement.operands.split_first() else { continue };
             let load = statement.parts[0] == "ld";
-            // What one thread at a time counts, weakly.
+            // Counters that one thread at a time uses are read weakly.
             let counts = load && names(&from.concat()).any(|name| COUNTERS.contains(&name));
             let strong = statement.parts[0] == "atom"
                 || counts

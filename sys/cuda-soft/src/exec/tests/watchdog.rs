@@ -1,4 +1,4 @@
-//! What the watchdog takes for progress, and whom it names.
+//! The watchdog: it takes some events for progress, and names the thread that makes none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
