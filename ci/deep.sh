@@ -134,7 +134,8 @@ races() {
             AQUEDUCT_SOFT_SEED=$seed checked plans:: built_in:: variable:: conformance::soft::multicast \
                 --skip plans::multicast::one_of --skip plans::multicast::a_rank &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 AQUEDUCT_TEST_PROGRAMS=200 \
-                tests 900 -p aqueduct --lib -- run::tests::random:: run::tests::multicast:: --test-threads=1 &&
+                tests 900 -p aqueduct --lib -- run::tests::random:: run::tests::multicast:: \
+                run::tests::samples::completed run::tests::copies:: run::tests::turns:: run::tests::several:: --test-threads=1 &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak tests 600 -p aqueduct-examples --test run &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 \
                 tests 900 -p aqueduct-ptx --test plan || return

@@ -51,7 +51,8 @@ races() {
         AQUEDUCT_SOFT_CHECK=races,weak tested 300 --workspace --test run -- --quiet &&
         AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tested 300 \
             --workspace --test plan --test watched -- --quiet --skip every_element --skip hundreds_of &&
-        AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 300 --workspace --lib -- --quiet plan::run::tests::multicast
+        AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 300 --workspace --lib -- --quiet \
+            plan::run::tests::multicast plan::run::tests::samples::completed plan::run::tests::copies plan::run::tests::turns
 }
 checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 400 \

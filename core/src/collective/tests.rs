@@ -117,7 +117,7 @@ fn of_blocks(blocks: u32) -> Plan {
     for end in program.ranks() {
         let (me, channel) = (end.index(), end.memory_channel(1 - end.index()));
         channel.relaxed_signal(0, SyncType::None);
-        channel.relaxed_wait(0, SyncType::After);
+        channel.wait(0, SyncType::After);
         end.copy(end.output().chunk(me), end.input().chunk(0), 0);
         channel.put(program.rank(1 - me).output().chunk(me), end.input().chunk(0), 0);
         channel.signal(0, SyncType::Before);

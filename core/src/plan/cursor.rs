@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn loops_repeat_their_bodies() {
         let channel = |index| Channel { kind: super::super::ir::ChannelKind::Memory, index };
-        let wait = |index| Op::Wait { channel: channel(index), relaxed: false }.at(0);
+        let wait = |index| Op::Wait { channel: channel(index) }.at(0);
         let repeated = |body| Op::Loop(Box::new(Loop { unit: 1, chunks: 1, body })).at(0);
         let ops = [wait(0), repeated(vec![wait(1), wait(2)]), repeated(Vec::new()), wait(3)];
         let mut cursor = Cursor::default();

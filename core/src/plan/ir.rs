@@ -154,16 +154,13 @@ pub enum Op {
     Signal {
         /// Through which channel.
         channel: Channel,
-        /// Publishes nothing.
+        /// Publishes only what the rank's stream did before the call (docs/memory-model.md, "The start of a kernel").
         relaxed: bool,
     },
-    /// Waits for one more signal of the peer. Unless relaxed, it makes visible what a signal published, to what follows
-    /// the next sync.
+    /// Waits for one more signal of the peer, and makes visible what that published, to what follows the next sync.
     Wait {
         /// At which channel.
         channel: Channel,
-        /// Makes nothing visible.
-        relaxed: bool,
     },
     /// Waits until everything put before into a port channel has arrived.
     Flush {

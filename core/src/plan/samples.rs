@@ -61,8 +61,8 @@ fn signals(channels: u32, relaxed: bool) -> impl Iterator<Item = Op> {
     (0..channels).map(move |index| Op::Signal { channel: memory(index), relaxed })
 }
 
-fn waits(channels: u32, relaxed: bool) -> impl Iterator<Item = Op> {
-    (0..channels).map(move |index| Op::Wait { channel: memory(index), relaxed })
+fn waits(channels: u32) -> impl Iterator<Item = Op> {
+    (0..channels).map(move |index| Op::Wait { channel: memory(index) })
 }
 
 fn plan(name: &str, kind: Kind, in_place: bool, settings: Settings, ranks: Vec<RankPlan>) -> Plan {
@@ -109,10 +109,10 @@ pub(super) fn two_shot(n: u32) -> Plan {
         let all: Vec<Operand> = std::iter::once(mine).chain(theirs).collect();
         let mut ops = Vec::new();
         ops.extend(signals(n - 1, true));
-        ops.extend(waits(n - 1, true));
+        ops.extend(waits(n - 1));
         ops.extend([Op::Sync, moved(&all, &all, 1), Op::Sync]);
         ops.extend(signals(n - 1, false));
-        ops.extend(waits(n - 1, false));
+        ops.extend(waits(n - 1));
         ops.push(Op::Sync);
         RankPlan {
             input_chunks: n,
@@ -164,7 +164,7 @@ fn forwarded() -> Plan {
     let input = local(INPUT, 0);
     let credit = |index, wait: bool| {
         let channel = memory(index);
-        if wait { Op::Wait { channel, relaxed: false } } else { Op::Signal { channel, relaxed: false } }
+        if wait { Op::Wait { channel } } else { Op::Signal { channel, relaxed: false } }
     };
     // Data goes one way only, so the receivers give a credit before the next call may write.
     let ranks = vec![
@@ -203,9 +203,9 @@ fn grouped_all_gather() -> Plan {
             let (sources, targets) = (vec![local(OUTPUT, rank)], vec![Operand::remote(peer, OUTPUT, rank)]);
             Op::Move(Box::new(Move { sources, targets, count: 1, reduction: None, share }))
         };
-        let mut first: Vec<Op> = signals(1, true).chain(waits(1, true)).collect();
+        let mut first: Vec<Op> = signals(1, true).chain(waits(1)).collect();
         first.extend([meet(), put(0), meet()]);
-        first.extend(signals(1, false).chain(waits(1, false)));
+        first.extend(signals(1, false).chain(waits(1)));
         first.push(Op::Sync);
         RankPlan {
             input_chunks: 1,
@@ -232,14 +232,14 @@ fn pipelined_all_to_all() -> Plan {
         ]);
         let copy = looped(vec![
             Op::Acquire { semaphore: 0 },
-            Op::Wait { channel: there, relaxed: false },
+            Op::Wait { channel: there },
             Op::Sync,
             moved(&[local(SCRATCH, 0)], &[local(OUTPUT, peer)], 1),
         ]);
         let mine = moved(&[local(INPUT, rank)], &[local(OUTPUT, rank)], 1);
         let first = vec![
             Op::Signal { channel: back, relaxed: true },
-            Op::Wait { channel: back, relaxed: true },
+            Op::Wait { channel: back },
             Op::Sync,
             put,
             mine,
@@ -264,9 +264,9 @@ fn switch_all_reduce() -> Plan {
         let sources = chunk.clone();
         let reduction = Some(Reduction::Sum);
         let through = Op::Move(Box::new(Move { sources, targets: chunk, count: 1, reduction, share: None }));
-        let mut ops: Vec<Op> = signals(1, true).chain(waits(1, true)).collect();
+        let mut ops: Vec<Op> = signals(1, true).chain(waits(1)).collect();
         ops.extend([Op::Sync, through, Op::Sync]);
-        ops.extend(signals(1, false).chain(waits(1, false)));
+        ops.extend(signals(1, false).chain(waits(1)));
         ops.push(Op::Sync);
         RankPlan {
             input_chunks: 2,
@@ -300,8 +300,7 @@ pub(super) fn port_all_gather() -> Plan {
                 flush,
             }))
         };
-        let (signal, wait) =
-            (Op::Signal { channel: port, relaxed: false }, Op::Wait { channel: port, relaxed: false });
+        let (signal, wait) = (Op::Signal { channel: port, relaxed: false }, Op::Wait { channel: port });
         let ops = vec![
             signal.clone(),
             wait.clone(),
@@ -362,7 +361,7 @@ fn reading_reduce_scatter() -> Plan {
     let rank = |rank: u32| {
         let peer = 1 - rank;
         let part = 2 * rank;
-        let mut ops: Vec<Op> = signals(1, true).chain(waits(1, true)).collect();
+        let mut ops: Vec<Op> = signals(1, true).chain(waits(1)).collect();
         ops.push(Op::Sync);
         ops.push(moved(&[Operand::remote(peer, INPUT, part)], &[local(SCRATCH, 0)], 1));
         ops.push(moved(
@@ -372,7 +371,7 @@ fn reading_reduce_scatter() -> Plan {
         ));
         ops.push(Op::Sync);
         ops.push(moved(&[local(INPUT, part), local(SCRATCH, 0)], &[local(OUTPUT, 0)], 1));
-        ops.extend(signals(1, false).chain(waits(1, false)));
+        ops.extend(signals(1, false).chain(waits(1)));
         ops.push(Op::Sync);
         RankPlan {
             input_chunks: 4,

@@ -130,15 +130,7 @@ fn write_act(text: &mut Text<'_>, act: &Act<'_>, loops: bool) -> Result<(), Temp
             let inbound = lanes(text, list.iter().map(|wait| wait.inbound))?;
             let expected = lanes(text, list.iter().map(|wait| wait.expected))?;
             let rank = lanes(text, list.iter().map(|wait| wait.rank))?;
-            text.include(
-                "plan_wait",
-                &[
-                    ("RELAXED", &u32::from(list[0].relaxed)),
-                    ("INBOUND", &inbound),
-                    ("EXPECTED", &expected),
-                    ("PEER", &rank),
-                ],
-            )
+            text.include("plan_wait", &[("INBOUND", &inbound), ("EXPECTED", &expected), ("PEER", &rank)])
         }
         Act::Semaphore { at, acquires } => {
             let at = text.number(*at)?;
@@ -204,7 +196,7 @@ fn acts<'s>(text: &Text<'_>, step: &'s Step) -> Vec<Act<'s>> {
             parts.into_iter().map(Act::Signal).collect()
         }
         Step::Wait(list) => {
-            let parts = split(list, |a, b| a.relaxed == b.relaxed && differ(text, a.inbound, b.inbound));
+            let parts = split(list, |a, b| differ(text, a.inbound, b.inbound));
             parts.into_iter().map(Act::Wait).collect()
         }
         Step::Acquire { at } => vec![Act::Semaphore { at: *at, acquires: true }],

@@ -101,8 +101,6 @@ pub struct Wait {
     pub expected: Number,
     /// The peer's rank, for the abort record.
     pub rank: Number,
-    /// Makes nothing visible.
-    pub relaxed: bool,
 }
 
 /// Reads the sources, reduces them in their order if there are several, and writes the result to all targets.

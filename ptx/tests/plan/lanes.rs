@@ -3,7 +3,7 @@
 //! Rank 2 writes into the memory of rank 1 and tells rank 0. Rank 0 hears of ranks 1 and 2 by a lane each, and its first thread
 //! then tells rank 1, which reads. So the lane that hears of rank 2 has to hand this on to the first thread.
 
-use aqueduct_ptx::plan::{Base, Element, Signal, Step, Wait};
+use aqueduct_ptx::plan::{Base, Element, Signal, Step};
 
 use crate::rig::{CANARY, Sizes, World, fixed, kernel, moved, noise, operand, signal, wait};
 
@@ -51,8 +51,6 @@ fn what_a_lane_heard_comes_before_what_the_first_thread_tells() {
 fn entries_of_one_list_may_differ_in_strength() {
     let also = Signal { relaxed: true, ..signal(0, 2) };
     goes_around(vec![hear(), Step::Signal(vec![also, signal(0, 1)])], 1);
-    let also = Wait { relaxed: true, ..wait(1) };
-    goes_around(vec![Step::Wait(vec![also, wait(2)]), tell(0, 1)], 1);
 }
 
 /// The block does not meet between the two.

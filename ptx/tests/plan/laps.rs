@@ -243,7 +243,6 @@ fn lists_whose_numbers_are_rows() {
                 inbound: row(7 + i),
                 expected: row(12 - i),
                 rank: row(13 + i),
-                relaxed: false,
             });
             let steps = vec![Step::Signal(signals.collect()), Step::Wait(waits.collect())];
             let numbers = |block: u32| {
@@ -287,7 +286,6 @@ fn lists_of_signals_and_waits() {
                 let signals: Vec<_> = others().map(|peer| signal(me, peer)).collect();
                 let waits: Vec<_> = others().map(wait).collect();
                 let relaxed = signals.iter().map(|s| aqueduct_ptx::plan::Signal { relaxed: true, ..*s });
-                let relaxed_waits = waits.iter().map(|w| aqueduct_ptx::plan::Wait { relaxed: true, ..*w });
                 // The same counters twice in one list: one after the other.
                 let twice = [signals.clone(), signals.clone()].concat();
                 let steps = vec![
@@ -295,7 +293,7 @@ fn lists_of_signals_and_waits() {
                     Step::Wait(waits.clone()),
                     Step::Signal(relaxed.collect()),
                     Step::Sync,
-                    Step::Wait(relaxed_waits.collect()),
+                    Step::Wait(waits.clone()),
                     Step::Signal(twice),
                     Step::Wait([waits.clone(), waits.clone()].concat()),
                 ];

@@ -123,7 +123,6 @@ pub(crate) fn wait_at(peer: u32, offset: u32) -> Wait {
         inbound: fixed(INBOUND + offset + 16 * peer),
         expected: fixed(EXPECTED + offset + 16 * peer),
         rank: fixed(peer),
-        relaxed: false,
     }
 }
 

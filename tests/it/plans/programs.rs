@@ -42,7 +42,7 @@ pub(super) fn zero_copy(ranks: u32) -> Plan {
         let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
         let theirs = |channel: &MemoryChannel<'_>| program.rank(channel.peer()).input().chunk(rank.index());
         channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
-        channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
         channels.iter().for_each(|channel| channel.reduce(mine, theirs(channel), Reduction::Sum, 0));
         channels.iter().for_each(|channel| channel.put(theirs(channel), mine, 0));
         channels.iter().for_each(|channel| channel.signal(0, SyncType::Before));
@@ -59,7 +59,7 @@ pub(super) fn gathered(ranks: u32) -> Plan {
         let me = rank.index();
         let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
         channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
-        channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
         for channel in &channels {
             channel.put(program.rank(channel.peer()).output().chunk(me), rank.input().chunk(0), 0);
         }
@@ -81,7 +81,7 @@ pub(super) fn pipelined(ranks: u32) -> Plan {
         rank.copy(rank.output().chunk(me), rank.input().chunk(0), 0);
         // Scratch is free again: the peers' copies of the last call are done.
         back.iter().for_each(|channel| channel.relaxed_signal(1, SyncType::None));
-        back.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+        back.iter().for_each(|channel| channel.wait(0, SyncType::After));
         program.loop_of(1024, 1, || {
             for channel in &channels {
                 channel.put(scratch[channel.peer() as usize].chunk(me), rank.input().chunk(0), 0);

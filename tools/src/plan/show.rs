@@ -51,12 +51,13 @@ fn operations(out: &mut impl Write, ops: &[Operation], indent: usize) -> Result<
 
 /// An operation in words.
 pub(super) fn text(op: &Op) -> String {
-    let relaxed = |relaxed: bool| if relaxed { "relaxed " } else { "" };
     match op {
         Op::Sync => "sync".into(),
         Op::Barrier(barrier) => format!("barrier {} of {} blocks", barrier.id, barrier.blocks),
-        Op::Signal { channel, relaxed: is } => format!("{}signal {}", relaxed(*is), name(*channel)),
-        Op::Wait { channel, relaxed: is } => format!("{}wait {}", relaxed(*is), name(*channel)),
+        Op::Signal { channel, relaxed } => {
+            format!("{}signal {}", if *relaxed { "relaxed " } else { "" }, name(*channel))
+        }
+        Op::Wait { channel } => format!("wait {}", name(*channel)),
         Op::Flush { channel } => format!("flush port {channel}"),
         Op::Acquire { semaphore } => format!("acquire semaphore {semaphore}"),
         Op::Release { semaphore } => format!("release semaphore {semaphore}"),

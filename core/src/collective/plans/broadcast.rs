@@ -19,7 +19,7 @@ pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
             if !shape.in_place {
                 rank.copy(output, input, &group);
             }
-            channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::None));
+            channels.iter().for_each(|channel| channel.wait(0, SyncType::None));
         } else {
             rank.memory_channel(root).relaxed_signal(0, SyncType::None);
             rank.unpack_packets(output, scratch[rank.index() as usize].chunks(..), &group);

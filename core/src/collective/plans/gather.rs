@@ -15,7 +15,7 @@ pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
         if me != root {
             let channel = rank.memory_channel(root);
             channel.put_packets(come.chunk(me), mine, &group);
-            channel.relaxed_wait(0, SyncType::None);
+            channel.wait(0, SyncType::None);
             continue;
         }
         for peer in rank.peers() {

@@ -16,7 +16,7 @@ pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
         if rank.index() != root {
             let channel = rank.memory_channel(root);
             channel.put_packets(part(rank.index()), input, &group);
-            channel.relaxed_wait(0, SyncType::None);
+            channel.wait(0, SyncType::None);
             continue;
         }
         for peer in rank.peers() {

@@ -21,7 +21,7 @@ pub(super) fn packets(shape: Shape, root: u32) -> CollectiveProgram {
             channel.put_packets(scratch[channel.peer() as usize].chunk(0), part, &group);
         }
         rank.copy(output, rank.input().chunk(me), &group);
-        channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::None));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::None));
     }
     program
 }

@@ -17,7 +17,7 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
                 from.relaxed_signal(0, SyncType::None);
                 to.put_packets(scratch[next as usize].chunk(0), input, &group);
                 rank.unpack_packets(output, scratch[me as usize].chunk(0), &group);
-                to.relaxed_wait(0, SyncType::None);
+                to.wait(0, SyncType::None);
             }
             // Two ranks exchange packets, so they hear enough of each other.
             [other] => {

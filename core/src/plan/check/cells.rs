@@ -29,22 +29,11 @@ pub(super) struct Conflict {
 pub(super) struct Cells {
     cells: Vec<Cell>,
     more: HashMap<usize, Vec<Epoch>>,
-    /// Timelines below this number are streams. A rank that has begun a call has made its buffers ready, so that any signal,
-    /// relaxed or not, tells it.
-    streams: u32,
 }
 
 impl Cells {
-    pub(super) fn new(cells: usize, streams: u32) -> Self {
-        Self { cells: vec![Cell::default(); cells], more: HashMap::new(), streams }
-    }
-
-    fn knows(&self, know: &Knowledge, epoch: Epoch, relaxed: bool) -> bool {
-        if relaxed || epoch.timeline < self.streams {
-            know.all().knows(epoch)
-        } else {
-            know.data.knows(epoch)
-        }
+    pub(super) fn new(cells: usize) -> Self {
+        Self { cells: vec![Cell::default(); cells], more: HashMap::new() }
     }
 
     /// Notes a read. `or` says whether the event is known in another way.
@@ -56,7 +45,7 @@ impl Cells {
         or: impl Fn(Epoch) -> bool,
     ) -> Option<Conflict> {
         let Cell { write, read, .. } = self.cells[cell];
-        let conflict = write != epoch && !self.knows(know, write, false) && !or(write);
+        let conflict = write != epoch && !know.data.knows(write) && !or(write);
         if read != epoch && !know.all().knows(read) {
             // Both reads stay, because a later write must come after both.
             let more = self.more.entry(cell).or_default();
@@ -83,8 +72,8 @@ impl Cells {
             .into_iter()
             .chain([read])
             .find(|&read| read != epoch && !know.all().knows(read) && !or(read, false));
-        let racing_write = Some(write)
-            .filter(|&write| write != epoch && !self.knows(know, write, false) && !or(write, true));
+        let racing_write =
+            Some(write).filter(|&write| write != epoch && !know.data.knows(write) && !or(write, true));
         let cell = &mut self.cells[cell];
         (cell.write, cell.read, cell.more) = (epoch, Epoch::default(), false);
         let read = racing_read.map(|earlier| Conflict { earlier, wrote: false });

@@ -46,19 +46,18 @@ impl Clock {
     }
 }
 
-/// Clocks of a block. A relaxed signal, and a packet, orders what its rank's stream read before the call with what is written after it
-/// has come, but not what that stream has written; so `all` counts them and `data` does not. What the call itself did before
-/// they order in no way (docs/memory-model.md, "The start of a kernel").
+/// Clocks of a block. A packet orders what its rank's stream read before the call with what is written after it has come, but not
+/// what that stream has written, because nobody acquires it; so `all` counts packets and `data` does not.
 #[derive(Clone, Debug)]
 pub(super) struct Knowledge {
     pub(super) data: Clock,
-    /// `None` if it equals `data`: in plans without relaxed signals, always.
+    /// `None` if it equals `data`: in plans without packets, always.
     all: Option<Clock>,
 }
 
 impl Knowledge {
-    pub(super) fn new(timelines: usize, relaxed: bool) -> Self {
-        Self { data: Clock::new(timelines), all: relaxed.then(|| Clock::new(timelines)) }
+    pub(super) fn new(timelines: usize, packets: bool) -> Self {
+        Self { data: Clock::new(timelines), all: packets.then(|| Clock::new(timelines)) }
     }
 
     pub(super) fn all(&self) -> &Clock {
@@ -74,11 +73,11 @@ impl Knowledge {
 
     pub(super) fn join(&mut self, other: &Self) {
         self.data.join(&other.data);
-        self.join_relaxed(other);
+        self.join_packet(other);
     }
 
-    /// Learns what a relaxed signal tells.
-    pub(super) fn join_relaxed(&mut self, other: &Self) {
+    /// Learns what a packet tells.
+    pub(super) fn join_packet(&mut self, other: &Self) {
         if let Some(all) = &mut self.all {
             all.join(other.all());
         }

@@ -112,7 +112,7 @@ mod tests {
             (moved(|moved| moved.targets.push(Operand::switch(0, 0))), "reaches no switch"),
             (Op::Barrier(Barrier { id: 0, blocks: 1 }), "meets no blocks in a barrier; use semaphores"),
             (Op::Signal { channel: port, relaxed: false }, "asks no proxy"),
-            (Op::Wait { channel: port, relaxed: false }, "asks no proxy"),
+            (Op::Wait { channel: port }, "asks no proxy"),
             (Op::Flush { channel: 0 }, "asks no proxy"),
             (Op::Port(Box::new(put)), "asks no proxy"),
             (Op::Loop(Box::new(Loop { unit: 64, chunks: 1, body })), "runs no loop"),

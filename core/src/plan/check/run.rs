@@ -102,26 +102,20 @@ impl<'p> Run<'p> {
                 } else {
                     self.blocks[index as usize].control.clone()
                 };
-                self.signal(rank, *channel, *relaxed, know);
+                self.signal(rank, *channel, know);
             }
             Op::Signal { channel, .. } => {
                 let proxy = self.ask(index, channel.index);
                 let know = self.proxies[proxy].know.clone();
-                self.signal(rank, *channel, false, know);
+                self.signal(rank, *channel, know);
             }
-            Op::Wait { channel, relaxed } => {
+            Op::Wait { channel } => {
                 let end = self.ends.end(rank, *channel);
-                let Some(signal) = self.signals[end].pop_front() else {
+                let Some(told) = self.signals[end].pop_front() else {
                     self.signal_waiters[end].push(index);
                     return false;
                 };
-                let control = &mut self.blocks[index as usize].control;
-                let relaxed = *relaxed && channel.kind == ChannelKind::Memory;
-                if relaxed || signal.relaxed {
-                    control.join_relaxed(&signal.know);
-                } else {
-                    control.join(&signal.know);
-                }
+                self.blocks[index as usize].control.join(&told);
             }
             Op::Flush { channel } => self.flush(index, *channel),
             Op::Acquire { semaphore } => {

@@ -164,13 +164,14 @@ impl Local<'_> {
             return Err(path.key("channel_type").error("only port channels are flushed"));
         }
         let table = if kind == ChannelKind::Memory { &self.memory } else { &self.port };
-        let relaxed = name.starts_with("rlx");
         for (index, id) in ids.into_iter().enumerate() {
             let channel = Channel { kind, index: in_table(table, id, &list.index(index))? };
             let op = match name {
-                "signal" | "rlxsignal" => Op::Signal { channel, relaxed },
+                "signal" => Op::Signal { channel, relaxed: false },
+                "rlxsignal" => Op::Signal { channel, relaxed: true },
                 "flush" => Op::Flush { channel: channel.index },
-                _ => Op::Wait { channel, relaxed },
+                // A wait acquires, asked for or not.
+                _ => Op::Wait { channel },
             };
             ops.push(op.at(0));
         }

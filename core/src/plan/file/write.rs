@@ -225,9 +225,7 @@ impl Writer<'_> {
             Op::Signal { channel, relaxed } => {
                 self.control(out, if *relaxed { "rlxsignal" } else { "signal" }, channel.kind, ops);
             }
-            Op::Wait { channel, relaxed } => {
-                self.control(out, if *relaxed { "rlxwait" } else { "wait" }, channel.kind, ops);
-            }
+            Op::Wait { channel } => self.control(out, "wait", channel.kind, ops),
             Op::Flush { .. } => self.control(out, "flush", ChannelKind::Port, ops),
             Op::Acquire { .. } => semaphores(out, "sem_acquire", ops),
             Op::Release { .. } => semaphores(out, "sem_release", ops),
@@ -408,10 +406,10 @@ fn semaphores(out: &mut String, name: &str, ops: &[Operation]) {
 /// Whether two neighbours of one origin are written as one operation.
 pub(super) fn fuses(first: &Op, other: &Op) -> bool {
     match (first, other) {
-        (Op::Signal { channel: a, relaxed: r }, Op::Signal { channel: b, relaxed: s })
-        | (Op::Wait { channel: a, relaxed: r }, Op::Wait { channel: b, relaxed: s }) => {
+        (Op::Signal { channel: a, relaxed: r }, Op::Signal { channel: b, relaxed: s }) => {
             a.kind == b.kind && r == s
         }
+        (Op::Wait { channel: a }, Op::Wait { channel: b }) => a.kind == b.kind,
         (Op::Flush { .. }, Op::Flush { .. })
         | (Op::Acquire { .. }, Op::Acquire { .. })
         | (Op::Release { .. }, Op::Release { .. }) => true,

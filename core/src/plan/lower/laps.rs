@@ -37,7 +37,7 @@ pub(super) fn of_rank(
     for peer in peers {
         let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
         signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
-        waits.push(wait(control.lap(peer), peer, false));
+        waits.push(wait(control.lap(peer), peer));
     }
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
     // Halves are as far apart as the rank with the most scratch needs.

@@ -85,7 +85,6 @@ pub(super) fn open(steps: &mut Vec<ptx::Step>, ranks: usize) -> Result<()> {
             }
             // They carry the rows.
             signals.iter_mut().for_each(|signal| signal.relaxed = false);
-            waits.iter_mut().for_each(|wait| wait.relaxed = false);
             3
         }
         _ => return Err(wrong()),

@@ -141,7 +141,7 @@ fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
                 }
             }
             ptx::Step::Wait(list) => {
-                for ptx::Wait { inbound, expected, rank, relaxed: _ } in list {
+                for ptx::Wait { inbound, expected, rank } in list {
                     [inbound, expected, rank].into_iter().for_each(&mut *visit);
                 }
             }

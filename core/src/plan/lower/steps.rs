@@ -161,7 +161,7 @@ impl<'p, 'a> Translator<'p, 'a> {
             Op::Signal { channel, relaxed } => {
                 ptx::Step::Signal(vec![self.signal(*channel, *relaxed, position)?])
             }
-            Op::Wait { channel, relaxed } => ptx::Step::Wait(vec![self.wait(*channel, *relaxed, position)?]),
+            Op::Wait { channel } => ptx::Step::Wait(vec![self.wait(*channel, position)?]),
             Op::Acquire { semaphore } => ptx::Step::Acquire { at: Fixed(self.control.semaphore(*semaphore)) },
             Op::Release { semaphore } => ptx::Step::Release { at: Fixed(self.control.semaphore(*semaphore)) },
             Op::Move(moved) => {
@@ -199,10 +199,10 @@ impl<'p, 'a> Translator<'p, 'a> {
         Ok(signal(mine, peer, theirs, relaxed, self.addresses))
     }
 
-    fn wait(&mut self, channel: Channel, relaxed: bool, position: Position) -> Result<ptx::Wait> {
+    fn wait(&mut self, channel: Channel, position: Position) -> Result<ptx::Wait> {
         let (peer, _) = self.other_end(channel, position)?;
         let mine = self.control.channel(channel.index);
-        Ok(wait(mine, peer, relaxed))
+        Ok(wait(mine, peer))
     }
 
     fn other_end(&self, channel: Channel, position: Position) -> Result<(u32, Channel)> {
@@ -336,8 +336,8 @@ pub(super) fn signal(
     ptx::Signal { outbound: Fixed(mine.outbound), peer: Fixed(area), inbound: Fixed(theirs.inbound), relaxed }
 }
 
-pub(super) fn wait(mine: Counters, peer: u32, relaxed: bool) -> ptx::Wait {
-    ptx::Wait { inbound: Fixed(mine.inbound), expected: Fixed(mine.expected), rank: Fixed(peer), relaxed }
+pub(super) fn wait(mine: Counters, peer: u32) -> ptx::Wait {
+    ptx::Wait { inbound: Fixed(mine.inbound), expected: Fixed(mine.expected), rank: Fixed(peer) }
 }
 
 fn kind(reduction: Reduction) -> ptx::Reduction {
@@ -398,7 +398,7 @@ mod tests {
             let (mut signals, mut waits) = (Vec::new(), Vec::new());
             for counters in counters.map(at) {
                 join(&mut signals, ptx::Step::Signal(vec![signal(counters)]));
-                join(&mut waits, ptx::Step::Wait(vec![wait(counters, 1, false)]));
+                join(&mut waits, ptx::Step::Wait(vec![wait(counters, 1)]));
             }
             (signals.len(), waits.len())
         };

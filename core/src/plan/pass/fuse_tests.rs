@@ -71,7 +71,7 @@ fn signal(index: u32) -> Op {
 }
 
 fn wait(index: u32) -> Op {
-    Op::Wait { channel: Channel { kind: ChannelKind::Memory, index }, relaxed: false }
+    Op::Wait { channel: Channel { kind: ChannelKind::Memory, index } }
 }
 
 #[test]

@@ -253,7 +253,7 @@ impl Instance<'_> {
                 Op::Barrier(Barrier { id: self.place(id, self.barriers as usize), blocks })
             }
             Op::Signal { channel, relaxed } => Op::Signal { channel: end(channel), relaxed },
-            Op::Wait { channel, relaxed } => Op::Wait { channel: end(channel), relaxed },
+            Op::Wait { channel } => Op::Wait { channel: end(channel) },
             Op::Flush { channel } => {
                 Op::Flush { channel: self.place(channel, self.rank.port_channels.len()) }
             }

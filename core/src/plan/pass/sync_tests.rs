@@ -71,7 +71,7 @@ fn signal(relaxed: bool) -> Op {
 }
 
 fn wait() -> Op {
-    Op::Wait { channel: memory(), relaxed: false }
+    Op::Wait { channel: memory() }
 }
 
 fn put(source: u32, form: Form, forward: bool) -> Op {

@@ -38,8 +38,8 @@ impl<'p> End<'p> {
         self.recorder.op(call, (self.rank, tb), sync, Ok(op));
     }
 
-    pub(super) fn wait(&self, call: Call, tb: u32, sync: SyncType, relaxed: bool) {
-        let op = Op::Wait { channel: self.channel, relaxed };
+    pub(super) fn wait(&self, call: Call, tb: u32, sync: SyncType) {
+        let op = Op::Wait { channel: self.channel };
         self.recorder.op(call, (self.rank, tb), sync, Ok(op));
     }
 

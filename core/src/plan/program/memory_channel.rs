@@ -31,20 +31,13 @@ impl<'p> MemoryChannel<'p> {
     /// Waits for one more signal of the peer and makes visible, from the next sync on, what it published.
     #[track_caller]
     pub fn wait(&self, tb: u32, sync: SyncType) {
-        self.end.wait(Call::of("MemoryChannel::wait"), tb, sync, false);
+        self.end.wait(Call::of("MemoryChannel::wait"), tb, sync);
     }
 
     /// A signal that publishes nothing: enough to say "you may write now", not "this is written".
     #[track_caller]
     pub fn relaxed_signal(&self, tb: u32, sync: SyncType) {
         self.end.signal(Call::of("MemoryChannel::relaxed_signal"), tb, sync, true);
-    }
-
-    /// A wait that makes nothing visible: memory that the peer wrote before its signal may not be touched after it, not even to be
-    /// overwritten. For that, use [`wait`](Self::wait).
-    #[track_caller]
-    pub fn relaxed_wait(&self, tb: u32, sync: SyncType) {
-        self.end.wait(Call::of("MemoryChannel::relaxed_wait"), tb, sync, true);
     }
 
     /// Stores `src`, of this rank, to the peer's `dst`.

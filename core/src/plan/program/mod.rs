@@ -15,7 +15,7 @@
 //!         let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
 //!         // Peers may be touched once they have begun the call.
 //!         channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
-//!         channels.iter().for_each(|channel| channel.relaxed_wait(0, SyncType::After));
+//!         channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
 //!         for channel in &channels {
 //!             let theirs = program.rank(channel.peer()).input().chunk(index);
 //!             channel.reduce(mine, theirs, Reduction::Sum, 0);

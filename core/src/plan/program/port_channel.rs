@@ -33,19 +33,13 @@ impl<'p> PortChannel<'p> {
     /// Waits for one more signal of the peer and makes visible, from the next sync on, what it published.
     #[track_caller]
     pub fn wait(&self, tb: u32, sync: SyncType) {
-        self.end.wait(Call::of("PortChannel::wait"), tb, sync, false);
+        self.end.wait(Call::of("PortChannel::wait"), tb, sync);
     }
 
     /// The same as [`signal`](Self::signal): a proxy's signals are never relaxed.
     #[track_caller]
     pub fn relaxed_signal(&self, tb: u32, sync: SyncType) {
         self.end.signal(Call::of("PortChannel::relaxed_signal"), tb, sync, true);
-    }
-
-    /// The same as [`wait`](Self::wait).
-    #[track_caller]
-    pub fn relaxed_wait(&self, tb: u32, sync: SyncType) {
-        self.end.wait(Call::of("PortChannel::relaxed_wait"), tb, sync, true);
     }
 
     /// Waits until everything put before through this channel has arrived; then its sources may be written again.

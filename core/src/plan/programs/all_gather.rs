@@ -11,7 +11,7 @@ pub(in super::super) fn ring(n: u32) -> CollectiveProgram {
         let theirs = program.rank(next.peer()).output();
         rank.copy(rank.output().chunk(rank.index()), rank.input().chunk(0), 0);
         before.relaxed_signal(0, SyncType::None);
-        next.relaxed_wait(0, SyncType::After);
+        next.wait(0, SyncType::After);
         for step in 0..n - 1 {
             let chunk = (rank.index() + n - step) % n;
             next.put(theirs.chunk(chunk), rank.output().chunk(chunk), 0);

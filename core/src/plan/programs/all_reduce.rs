@@ -16,7 +16,7 @@ pub(in super::super) fn ring(n: u32) -> CollectiveProgram {
             before.wait(0, SyncType::After);
         };
         before.relaxed_signal(0, SyncType::None);
-        next.relaxed_wait(0, SyncType::After);
+        next.wait(0, SyncType::After);
         for step in 0..n - 1 {
             let (sent, come) = ((r + n - step) % n, (r + 2 * n - step - 1) % n);
             next.put(scratch[there as usize].chunk(step), data.chunk(sent), 0);

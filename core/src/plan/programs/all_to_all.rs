@@ -12,7 +12,7 @@ pub(in super::super) fn direct(n: u32, chunks: u32) -> CollectiveProgram {
         for (tb, channel, peer, chunk) in exchanges(n, chunks, &rank) {
             let data = rank.input().chunk(peer * chunks + chunk);
             channel.relaxed_signal(tb, SyncType::Both);
-            channel.relaxed_wait(tb, SyncType::Both);
+            channel.wait(tb, SyncType::Both);
             channel.put(scratch[peer as usize].chunk(slot(peer, r) * chunks + chunk), data, tb);
             channel.signal(tb, SyncType::Before);
             channel.wait(tb, SyncType::After);
@@ -36,7 +36,7 @@ pub(in super::super) fn pipelined(n: u32, chunks: u32) -> CollectiveProgram {
             let put = rank.semaphore(0);
             let data = rank.input().chunk(peer * chunks + chunk);
             begun.relaxed_signal(tb, SyncType::Both);
-            begun.relaxed_wait(tb, SyncType::Both);
+            begun.wait(tb, SyncType::Both);
             program.loop_of(1 << 19, 1, || {
                 channel.put(scratch[peer as usize].chunk(slot(peer, r) * chunks + chunk), data, tb);
                 channel.signal(tb, SyncType::Both);

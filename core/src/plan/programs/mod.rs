@@ -42,7 +42,7 @@ fn channels<'p>(rank: &Rank<'p>) -> Vec<MemoryChannel<'p>> {
 /// All ranks have begun the call: block `tb` may touch what is theirs.
 fn begin(channels: &[MemoryChannel<'_>], tb: u32) {
     channels.iter().for_each(|channel| channel.relaxed_signal(tb, SyncType::Both));
-    channels.iter().for_each(|channel| channel.relaxed_wait(tb, SyncType::Both));
+    channels.iter().for_each(|channel| channel.wait(tb, SyncType::Both));
 }
 
 /// All ranks have done what block `tb` did until here.

@@ -29,7 +29,7 @@ fn pair(chunks: (u32, u32), calls: impl Fn(Rank<'_>, Rank<'_>, MemoryChannel<'_>
 /// As MSCCL++ frames an operation on a peer: both have begun, and both are done.
 fn framed(channel: MemoryChannel<'_>, calls: impl FnOnce()) {
     channel.relaxed_signal(0, SyncType::Both);
-    channel.relaxed_wait(0, SyncType::Both);
+    channel.wait(0, SyncType::Both);
     calls();
     channel.signal(0, SyncType::Before);
     channel.wait(0, SyncType::After);

@@ -72,7 +72,7 @@ pub(in super::super) fn gather(n: u32, root: u32) -> CollectiveProgram {
     for peer in rank.peers() {
         let from = program.rank(peer);
         let channel = from.memory_channel(root);
-        channel.relaxed_wait(0, SyncType::After);
+        channel.wait(0, SyncType::After);
         channel.put(rank.output().chunk(peer), from.input().chunk(0), 0);
         channel.signal(0, SyncType::Before);
     }

@@ -102,10 +102,11 @@ fn operation(operation: &mut Operation, ranks: u32, dice: &mut Dice) {
             true => barrier.id = near(barrier.id, dice),
             false => barrier.blocks = near(barrier.blocks, dice),
         },
-        Op::Signal { channel, relaxed } | Op::Wait { channel, relaxed } => match dice.one_in(2) {
+        Op::Signal { channel, relaxed } => match dice.one_in(2) {
             true => channel.index = near(channel.index, dice),
             false => *relaxed = !*relaxed,
         },
+        Op::Wait { channel } => channel.index = near(channel.index, dice),
         Op::Flush { channel: index }
         | Op::Acquire { semaphore: index }
         | Op::Release { semaphore: index } => {

@@ -29,9 +29,8 @@ struct Worker {
     steps: u32,
     /// Steps of each block that are known.
     known: Vec<u32>,
-    /// Ranks of which it is known that they have begun the call: with what they did before, and without.
+    /// Ranks of which it is known that they have begun the call.
     begun: BTreeSet<u32>,
-    heard: BTreeSet<u32>,
     /// The last operation is a step's move, alone.
     open: bool,
 }
@@ -57,7 +56,6 @@ pub(super) fn order(plan: &mut Plan, steps: &[Step], dice: &mut Dice) {
             steps: 0,
             known: Vec::new(),
             begun: BTreeSet::from([rank]),
-            heard: BTreeSet::from([rank]),
             open: false,
         };
         workers.extend(std::iter::repeat_n(one, 1 + dice.index(3)));
@@ -127,7 +125,7 @@ impl Weaver<'_> {
                         false => Vec::new(),
                     };
                     for peer in peers {
-                        self.begun(&blocks, peer, !span.callers);
+                        self.begun(&blocks, peer);
                     }
                 }
             }
@@ -158,7 +156,7 @@ impl Weaver<'_> {
                     let channel = Channel { kind: ChannelKind::Port, index: theirs };
                     // The signal tells of the put and of what the block knew.
                     self.told(blocks[0], reader, false);
-                    self.emit(reader, Op::Wait { channel, relaxed: false });
+                    self.emit(reader, Op::Wait { channel });
                 }
             }
         }
@@ -261,15 +259,13 @@ impl Weaver<'_> {
         }
     }
 
-    /// Lets all blocks know that a rank has begun the call, and, if asked for, all that it did before.
-    fn begun(&mut self, blocks: &[usize], peer: u32, before: bool) {
+    /// Lets all blocks know that a rank has begun the call, and what it did before.
+    fn begun(&mut self, blocks: &[usize], peer: u32) {
         for &block in blocks {
-            let worker = &self.workers[block];
-            let knows = if before { &worker.begun } else { &worker.heard };
-            if !knows.contains(&peer) {
+            if !self.workers[block].begun.contains(&peer) {
                 let others = self.blocks_of(peer);
                 let other = self.dice.pick(&others);
-                let relaxed = !before && self.dice.one_in(2);
+                let relaxed = self.dice.one_in(2);
                 self.tell(other, block, relaxed);
             }
         }
@@ -306,16 +302,15 @@ impl Weaver<'_> {
         let kind = if port { ChannelKind::Port } else { ChannelKind::Memory };
         let (mine, theirs) = self.channel(kind, from, to);
         let end = |index| Channel { kind, index };
-        (Op::Signal { channel: end(mine), relaxed }, Op::Wait { channel: end(theirs), relaxed })
+        (Op::Signal { channel: end(mine), relaxed }, Op::Wait { channel: end(theirs) })
     }
 
     fn told(&mut self, from: usize, to: usize, relaxed: bool) {
         let teller = self.workers[from].clone();
         let worker = &mut self.workers[to];
         // A relaxed signal publishes nothing that its kernel has done or heard.
-        worker.heard.insert(teller.rank);
+        worker.begun.insert(teller.rank);
         if !relaxed {
-            worker.heard.extend(teller.heard);
             worker.begun.extend(teller.begun);
             worker.known.iter_mut().zip(teller.known).for_each(|(mine, theirs)| *mine = theirs.max(*mine));
             worker.known[from] = worker.known[from].max(teller.steps);

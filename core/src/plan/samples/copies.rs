@@ -13,7 +13,7 @@ fn by_copy_engine(ops: Vec<Op>) -> Block {
 fn meet(first: u32, count: u32) -> impl Iterator<Item = Op> {
     let channels = first..first + count;
     let signals = channels.clone().map(|index| Op::Signal { channel: memory(index), relaxed: false });
-    signals.chain(channels.map(|index| Op::Wait { channel: memory(index), relaxed: false }))
+    signals.chain(channels.map(|index| Op::Wait { channel: memory(index) }))
 }
 
 /// Every rank copies its input into all outputs: no thread touches data.
@@ -48,13 +48,13 @@ pub(in crate::plan) fn all_reduce(n: u32) -> Plan {
         pushes.push(Op::Sync);
         pushes.extend((0..n - 1).map(|index| Op::Signal { channel: memory(index), relaxed: false }));
         // The last call's end has told that the scratch is free; only the outputs are the peers' own until they begin.
-        pushes.extend(begin.map(|index| Op::Wait { channel: memory(index), relaxed: false }));
+        pushes.extend(begin.map(|index| Op::Wait { channel: memory(index) }));
         pushes.extend([Op::Acquire { semaphore: 0 }, Op::Sync]);
         let result = |&peer: &u32| moved(&[local(OUTPUT, rank)], &[Operand::remote(peer, OUTPUT, rank)], 1);
         pushes.extend(all.iter().map(result));
         pushes.push(Op::Sync);
         pushes.extend(meet(n - 1, n - 1).chain([Op::Sync]));
-        let waits = (0..n - 1).map(|index| Op::Wait { channel: memory(index), relaxed: false });
+        let waits = (0..n - 1).map(|index| Op::Wait { channel: memory(index) });
         let mut reduces: Vec<Op> = waits.chain([Op::Sync]).collect();
         let came = all.iter().map(|&peer| local(SCRATCH, peer));
         let sources: Vec<Operand> = std::iter::once(local(INPUT, rank)).chain(came).collect();

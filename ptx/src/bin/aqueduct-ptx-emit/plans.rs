@@ -47,7 +47,6 @@ fn waits(ranks: u32, first: u32) -> Vec<Wait> {
         inbound: fixed(first + 16 * peer + 8),
         expected: fixed(first + 512 + 8 * peer),
         rank: fixed(peer),
-        relaxed: false,
     };
     (1..ranks).map(wait).collect()
 }

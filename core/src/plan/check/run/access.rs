@@ -104,7 +104,7 @@ impl Run<'_> {
     }
 
     /// The clock that an element's packets carry, and the operations that wrote them. `None` if it holds nothing new. A packet is
-    /// stored and loaded without a fence: like a relaxed signal, it orders what was read before its writer's call, but not what was written.
+    /// stored and loaded without a fence: it orders what was read before its writer's call, but not what was written.
     fn learned(
         &self,
         base: &Knowledge,
@@ -115,7 +115,7 @@ impl Run<'_> {
         let (mut know, mut nodes) = (None, Vec::new());
         for source in sources.iter().filter(|source| source.form == Form::Packets) {
             if let Some(packet) = self.packets.get(place(source.cell + atom), call) {
-                know.get_or_insert_with(|| base.clone()).join_relaxed(&packet.know);
+                know.get_or_insert_with(|| base.clone()).join_packet(&packet.know);
                 nodes.push(packet.node);
             }
         }
@@ -128,7 +128,7 @@ impl Run<'_> {
             for atom in atoms.clone() {
                 if let Some(packet) = self.packets.get(place(source.cell + atom), call) {
                     let state = &mut self.blocks[index as usize];
-                    state.pending.get_or_insert_with(|| state.base.clone()).join_relaxed(&packet.know);
+                    state.pending.get_or_insert_with(|| state.base.clone()).join_packet(&packet.know);
                 }
             }
         }
@@ -235,7 +235,7 @@ impl Run<'_> {
         }
         if put.signal {
             let channel = Channel { kind: ChannelKind::Port, index: put.channel };
-            self.signal(rank, channel, false, base);
+            self.signal(rank, channel, base);
         }
         if put.flush {
             self.flush(index, put.channel);

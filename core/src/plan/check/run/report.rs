@@ -91,6 +91,12 @@ impl Run<'_> {
                          signal rank {rank} afterwards, and let it wait before its end",
                         verb(writes)
                     )
+                } else if know.all().knows(conflict.earlier) {
+                    format!(
+                        "{} a buffer of rank {rank}, of which only packets tell that it has begun the call, and they publish \
+                         nothing else; let rank {rank} signal, and wait for it first",
+                        verb(writes)
+                    )
                 } else {
                     format!(
                         "{} a buffer of rank {rank}, which may not have begun the call; \

@@ -8,7 +8,7 @@ use super::super::cursor::{Cursor, Step};
 use super::super::ends::Ends;
 use super::super::finding::{Finding, FindingKind};
 use super::super::geometry::{Layout, operands};
-use super::super::ir::{ChannelKind, Form, Op, Plan};
+use super::super::ir::{Form, Op, Plan};
 use super::super::packets::Packets;
 use super::super::position::Position;
 use super::super::resolution::Resolution;
@@ -76,11 +76,6 @@ pub(super) struct Proxy {
     pub(super) asked: Vec<(u32, u32)>,
 }
 
-pub(super) struct Signal {
-    pub(super) relaxed: bool,
-    pub(super) know: Knowledge,
-}
-
 pub(super) struct Run<'p> {
     pub(super) plan: &'p Plan,
     pub(super) ends: Ends,
@@ -94,7 +89,7 @@ pub(super) struct Run<'p> {
     pub(super) proxies: Vec<Proxy>,
     /// Number of each rank's first proxy.
     pub(super) first_proxy: Vec<usize>,
-    pub(super) signals: Vec<VecDeque<Signal>>,
+    pub(super) signals: Vec<VecDeque<Knowledge>>,
     /// Blocks that wait at each end.
     pub(super) signal_waiters: Vec<Vec<u32>>,
     pub(super) packet_waiters: HashMap<usize, Vec<u32>>,
@@ -114,10 +109,7 @@ impl<'p> Run<'p> {
             .ok_or("loops and groups of blocks cut chunks in too many different ways; use units and groups that divide each other")?;
         let ops =
             || plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops).flat_map(flat);
-        let relaxed = ops().any(|op| match op {
-            Op::Signal { relaxed, channel } | Op::Wait { relaxed, channel } => {
-                *relaxed && channel.kind == ChannelKind::Memory
-            }
+        let packets = ops().any(|op| match op {
             Op::Move(moved) => operands(moved).any(|operand| operand.form == Form::Packets),
             Op::Port(put) => put.form == Form::Packets,
             _ => false,
@@ -125,13 +117,13 @@ impl<'p> Run<'p> {
         let blocks: usize = plan.ranks.iter().map(|rank| rank.blocks.len()).sum();
         let proxies: usize = plan.ranks.iter().map(|rank| rank.port_channels.len()).sum();
         let timelines = plan.ranks.len() + blocks + proxies;
-        let nothing = Knowledge::new(timelines, relaxed);
+        let nothing = Knowledge::new(timelines, packets);
         let ends = Ends::of(plan);
         let mut run = Self {
             plan,
             resolution,
             calls,
-            cells: Cells::new(0, number(plan.ranks.len())),
+            cells: Cells::new(0),
             values: Values::new(),
             packets: Packets::default(),
             ranks: Vec::new(),
@@ -199,7 +191,7 @@ impl<'p> Run<'p> {
                 "the buffers have more than {CELLS} chunks, or parts of chunks that loops cut, most of them at rank {largest}; use fewer"
             ));
         }
-        run.cells = Cells::new(usize::try_from(first).unwrap_or(0), number(plan.ranks.len()));
+        run.cells = Cells::new(usize::try_from(first).unwrap_or(0));
         Ok(run)
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::clock::{Epoch, Knowledge};
 use super::super::ir::{Barrier, Channel};
-use super::state::{Meeting, Run, Signal};
+use super::state::{Meeting, Run};
 
 impl Run<'_> {
     /// Ends the interval: what the block did and learned is known from here on.
@@ -44,9 +44,9 @@ impl Run<'_> {
         true
     }
 
-    pub(super) fn signal(&mut self, rank: u32, channel: Channel, relaxed: bool, know: Knowledge) {
+    pub(super) fn signal(&mut self, rank: u32, channel: Channel, know: Knowledge) {
         if let Some(other) = self.ends.other(self.ends.end(rank, channel)) {
-            self.signals[other].push_back(Signal { relaxed, know });
+            self.signals[other].push_back(know);
             self.ready.append(&mut self.signal_waiters[other]);
         }
     }

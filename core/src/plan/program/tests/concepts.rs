@@ -86,8 +86,7 @@ fn ring() -> Plan {
 #[test]
 fn ring_of_signals() {
     let plan = ring();
-    let [Op::Signal { relaxed: false, .. }, Op::Wait { relaxed: false, .. }, Op::Sync] = ops(&plan, 1, 0)[..]
-    else {
+    let [Op::Signal { relaxed: false, .. }, Op::Wait { .. }, Op::Sync] = ops(&plan, 1, 0)[..] else {
         panic!("{plan:?}")
     };
     right(&plan);
@@ -107,7 +106,7 @@ fn switch_all_reduce(gpu_size: u32, synchronised: bool) -> Plan {
             }
         }
         for channel in &channels {
-            if relaxed { channel.relaxed_wait(0, SyncType::After) } else { channel.wait(0, SyncType::After) }
+            channel.wait(0, SyncType::After);
         }
     };
     for gpu in 0..gpu_size {
@@ -179,7 +178,7 @@ fn reduce_or_copy(reduce: bool) -> CollectiveProgram {
     let (dst_chunk, src_chunk) = (rank.output().chunk(0), rank.input().chunk(1));
     let remote_chunk = peer.output().chunk(0);
     back.relaxed_signal(0, SyncType::None);
-    channel.relaxed_wait(0, SyncType::After);
+    channel.wait(0, SyncType::After);
     rank.copy(dst_chunk, rank.input().chunk(0), 0);
     rank.barrier([0]);
     if reduce {
@@ -225,7 +224,7 @@ fn copied_then_put(synchronised: bool) -> Plan {
     let (src_chunk, other_peer_chunk) = (first.input().chunk(0), second.output().chunk(0));
     if synchronised {
         back.relaxed_signal(0, SyncType::None);
-        channel.relaxed_wait(1, SyncType::After);
+        channel.wait(1, SyncType::After);
     }
     let (before, after) =
         if synchronised { (SyncType::Before, SyncType::After) } else { (SyncType::None, SyncType::None) };

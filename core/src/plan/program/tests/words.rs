@@ -68,7 +68,6 @@ fn operations_of_memory_channels() {
         channel.signal(0, SyncType::None);
         channel.wait(0, SyncType::None);
         channel.relaxed_signal(0, SyncType::None);
-        channel.relaxed_wait(0, SyncType::None);
         channel.put(there.chunk(0), here.chunk(0), 0);
         channel.get(here.chunk(0), there.chunk(0), 0);
         channel.put_packets(there.chunk(0), here.chunk(0), 0);
@@ -80,7 +79,6 @@ fn operations_of_memory_channels() {
         "signal memory",
         "wait memory",
         "rlxsignal memory",
-        "rlxwait memory",
         "put memory",
         "get memory",
         "ppkt memory",
@@ -101,7 +99,6 @@ fn operations_of_port_channels() {
         channel.signal(0, SyncType::None);
         channel.wait(0, SyncType::None);
         channel.relaxed_signal(0, SyncType::None);
-        channel.relaxed_wait(0, SyncType::None);
         channel.put(there, here, 0);
         channel.put_with_signal(there, here, 0);
         channel.put_with_signal_and_flush(there, here, 0);
@@ -109,7 +106,7 @@ fn operations_of_port_channels() {
         channel.read_put_packets(there, here, 0);
         channel.flush(0, SyncType::None);
     });
-    let names = ["signal", "wait", "rlxsignal", "rlxwait", "put", "pws", "pwsf", "ppkt", "rppkt", "flush"];
+    let names = ["signal", "wait", "rlxsignal", "put", "pws", "pwsf", "ppkt", "rppkt", "flush"];
     assert_eq!(words, names.map(|name| format!("{name} port")));
 }
 

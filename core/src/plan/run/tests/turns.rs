@@ -159,7 +159,7 @@ fn with_a_copy_engine(blocks: u32) -> Plan {
         let rank = &mut plan.ranks[rank];
         let channel = Channel { kind: ChannelKind::Memory, index: rank.memory_channels.len() as u32 };
         rank.memory_channels.push(peer);
-        let ops = [Op::Signal { channel, relaxed: false }, Op::Wait { channel, relaxed: false }];
+        let ops = [Op::Signal { channel, relaxed: false }, Op::Wait { channel }];
         let ops = (0..).zip(ops).map(|(origin, op)| op.at(origin)).collect();
         rank.blocks.push(Block { copy_engine: true, ..Block::new(ops) });
     }
