@@ -3365,7 +3365,7 @@ static __device__ __forceinline__ uint32_t aqueduct_memory_channel_relaxed_wait(
  * channel: the channel
  * returns taken: 1 if a signal was taken, else 0
  * called by: one at a time per semaphore
- * order: semaphore.signal (acquire) */
+ * order: semaphore.signal, kernel.start (acquire) */
 static __device__ __forceinline__ uint32_t aqueduct_memory_channel_poll(const AqueductMemoryChannelHandle &channel)
 {
     uint32_t result;
@@ -3506,7 +3506,7 @@ static __device__ __forceinline__ uint32_t aqueduct_port_wait(const AqueductPort
  * port: the channel
  * returns taken: 1 if a signal was taken, else 0
  * called by: one at a time per semaphore
- * order: semaphore.signal (acquire) */
+ * order: semaphore.signal, kernel.start (acquire) */
 static __device__ __forceinline__ uint32_t aqueduct_port_poll(const AqueductPortChannelHandle &port)
 {
     uint32_t result;
@@ -3726,7 +3726,7 @@ static __device__ __forceinline__ uint32_t aqueduct_semaphore_relaxed_wait(const
  * semaphore: the semaphore
  * returns taken: 1 if a signal was taken, else 0
  * called by: one at a time per semaphore
- * order: semaphore.signal (acquire) */
+ * order: semaphore.signal, kernel.start (acquire) */
 static __device__ __forceinline__ uint32_t aqueduct_semaphore_poll(const AqueductSemaphoreHandle &semaphore)
 {
     uint32_t result;

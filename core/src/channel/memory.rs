@@ -33,7 +33,7 @@ use functions::{Functions, UNROLL};
 /// | [`put_packets`](Self::put_packets) | my `src`, as packets, to the peer's `dst` | each packet by its own flag |
 /// | [`unpack_packets`](Self::unpack_packets) | packets in my packet buffer to my `src` | each packet by its own flag |
 /// | [`signal`](Self::signal) / [`wait`](Self::wait) | one count of the semaphore | release / acquire |
-/// | [`relaxed_signal`](Self::relaxed_signal) / [`relaxed_wait`](Self::relaxed_wait) | the same | none |
+/// | [`relaxed_signal`](Self::relaxed_signal) / [`relaxed_wait`](Self::relaxed_wait) | the same | what the stream did before its kernel / none |
 /// | [`poll`](Self::poll) | takes a count if there is one | acquire |
 ///
 /// Offsets and sizes are bytes. Every call enqueues one kernel and returns; the stream keeps the channel alive. Calls
@@ -299,7 +299,8 @@ impl MemoryChannel {
         self.inner.signals.signal(stream)
     }
 
-    /// Signals the peer once without publishing anything.
+    /// Signals the peer once by a relaxed store. The start of its kernel has published what the stream did before
+    /// (docs/memory-model.md, "The start of a kernel"), so a [`wait`](Self::wait) sees that; the fence of [`signal`](Self::signal) is left out.
     ///
     /// # Errors
     /// As for [`signal`](Self::signal).

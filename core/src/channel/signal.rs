@@ -46,7 +46,8 @@ impl SignalChannel {
         self.semaphore.signal(stream)
     }
 
-    /// Signals the peer once without publishing anything.
+    /// Signals the peer once by a relaxed store. The start of its kernel has published what the stream did before
+    /// (docs/memory-model.md, "The start of a kernel"), so a [`wait`](Self::wait) sees that; the fence of [`signal`](Self::signal) is left out.
     ///
     /// # Errors
     /// As for [`signal`](Self::signal).

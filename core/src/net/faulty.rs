@@ -59,7 +59,8 @@ impl RawStream for Faulty {
     fn read(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let Some(received) = &self.received else { return self.raw.read(into, fds) };
         let mut track = lock(received);
-        // A read of an empty socket must not wait, and decides nothing. At most one byte arrives just now.
+        // A read of an empty socket must not wait, nor use up a fault. A byte may still come between this look and the read: it is taken alone,
+        // so that the faults to come cut the rest.
         let take = if sys::arrived(self.raw.fd())? == 0 { Take::Now(1) } else { track.take() };
         let (Take::Now(most) | Take::Gathered(most)) = take;
         let most = most.min(into.len());

@@ -126,31 +126,37 @@ fn a_relaxed_signal_or_a_packet_that_is_to_tell_what_its_call_has_read() {
 
 /// A signal tells what its rank's stream did before the call, relaxed or not; a packet does not.
 #[test]
-fn an_input_that_is_read_behind_a_signal_or_behind_packets_only() {
-    let read = |signals: bool| {
-        let program = CollectiveProgram::new("read", Pattern::custom("read", 2, 2, 2)).protocol(Protocol::Ll);
-        let (reader, owner) = (program.rank(0), program.rank(1));
-        let (there, here) = (owner.memory_channel(0), reader.memory_channel(1));
-        let scratch = reader.scratch(1).chunk(0);
+fn a_peers_memory_that_is_used_behind_a_signal_or_behind_packets_only() {
+    let used = |signals: bool, writes: bool| {
+        let program = CollectiveProgram::new("use", Pattern::custom("use", 2, 2, 2)).protocol(Protocol::Ll);
+        let (user, owner) = (program.rank(0), program.rank(1));
+        let (there, here) = (owner.memory_channel(0), user.memory_channel(1));
+        let scratch = user.scratch(1).chunk(0);
         there.put_packets(scratch, owner.input().chunk(1), 0);
         if signals {
             there.relaxed_signal(0, SyncType::None);
             here.wait(0, SyncType::None);
         }
-        reader.unpack_packets(reader.output().chunk(0), scratch, 0);
-        reader.barrier([0]);
-        here.get(reader.output().chunk(1), owner.input().chunk(0), 0);
+        user.unpack_packets(user.output().chunk(0), scratch, 0);
+        user.barrier([0]);
+        match writes {
+            true => here.put(owner.output().chunk(0), user.input().chunk(0), 0),
+            false => here.get(user.output().chunk(1), owner.input().chunk(0), 0),
+        }
         here.signal(0, SyncType::Before);
         there.wait(0, SyncType::After);
         check(&program.build().unwrap())
     };
-    assert_eq!(kinds(&read(true)), []);
-    let findings = read(false);
-    let text = findings[0].to_string();
-    assert!(
-        text.contains("input chunk 0 of rank 1: reads a buffer of rank 1, of which only packets tell"),
-        "{text}"
-    );
+    assert_eq!((kinds(&used(true, false)), kinds(&used(true, true))), (vec![], vec![]));
+    for (writes, what) in
+        [(false, "input chunk 0 of rank 1: reads"), (true, "output chunk 0 of rank 1: writes")]
+    {
+        let text = used(false, writes)[0].to_string();
+        assert!(
+            text.contains(&format!("{what} a buffer that rank 1's stream may still be writing: packets")),
+            "{text}"
+        );
+    }
 }
 
 #[test]

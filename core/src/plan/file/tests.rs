@@ -52,6 +52,15 @@ fn groups_are_read_apart_and_written_together() {
     assert_eq!(read(&text).unwrap(), plan);
 }
 
+/// MSCCL++ has a relaxed wait; here each wait acquires.
+#[test]
+fn a_relaxed_wait_is_read_as_a_wait() {
+    let relaxed = GROUPED.replace("{\"name\":\"wait\"", "{\"name\":\"rlxwait\"");
+    assert_ne!(relaxed, GROUPED);
+    assert_eq!(read(&relaxed).unwrap(), read(GROUPED).unwrap());
+    assert!(!write(&read(&relaxed).unwrap()).unwrap().contains("rlxwait"));
+}
+
 #[test]
 fn what_is_wrong_is_named_by_its_path() {
     let cases = [

@@ -34,7 +34,8 @@ impl<'p> MemoryChannel<'p> {
         self.end.wait(Call::of("MemoryChannel::wait"), tb, sync);
     }
 
-    /// A signal that publishes nothing: enough to say "you may write now", not "this is written".
+    /// A signal that publishes what the rank's stream did before the call, and nothing that the call has done: "this call has begun: you may
+    /// read and write now", not "this is written".
     #[track_caller]
     pub fn relaxed_signal(&self, tb: u32, sync: SyncType) {
         self.end.signal(Call::of("MemoryChannel::relaxed_signal"), tb, sync, true);

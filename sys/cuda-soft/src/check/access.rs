@@ -103,12 +103,13 @@ impl Access {
         self.at + u64::from(self.size)
     }
 
-    /// Whether a stream writes the upper half of a word to which the other access adds. The model does not define it, but no addition
+    /// Whether a stream's value is written to the upper half of a word to which the other access adds. The model does not define it, but no addition
     /// is lost: so a FIFO is closed (docs/memory-model.md, "Closing a FIFO").
     fn closes(&self, other: &Access) -> bool {
         let upper = self.size == 4 && other.size == 8 && self.at == other.at + 4;
         let near = |scope| includes(scope, other.place(), self.place());
-        upper && self.who.block == STREAM && self.write && other.adds && other.strong.is_some_and(near)
+        let value = self.who.block == STREAM && self.write && self.strong.is_some();
+        upper && value && other.adds && other.strong.is_some_and(near)
     }
 
     /// Whether this access and a `later` one of one lane race: the part of this access that does, and why. `known` is what
@@ -259,6 +260,8 @@ mod tests {
         assert_eq!(races(value(12), add), None);
         assert_eq!(races(value(8), add), Some(Why::Mixed));
         assert_eq!(races(Access { write: false, ..value(12) }, add), Some(Why::Mixed));
+        let copied = Access { strong: None, engine: Some(Words(4)), ..value(12) };
+        assert_eq!(races(copied, add), Some(Why::Unordered), "a copy or a fill");
         assert_eq!(races(value(12), Access { adds: false, ..add }), Some(Why::Mixed));
         assert_eq!(races(value(12), Access { device: 1, ..add }), Some(Why::Mixed));
         assert_eq!(races(value(12), Access { strong: Some(Scope::Cta), ..add }), Some(Why::Mixed));

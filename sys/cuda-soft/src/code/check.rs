@@ -102,16 +102,16 @@ impl Walk<'_> {
             }
             Op::Ld { mem, d } => {
                 self.options(d)?;
-                self.mem(mem)
+                self.mem(mem, d.len())
             }
             Op::St { mem, src } => {
                 self.srcs(src)?;
-                self.mem(mem)
+                self.mem(mem, src.len())
             }
             Op::Atom { mem, d, b, c, .. } => {
                 self.options(&[*d])?;
                 self.srcs(&[*b, *c])?;
-                self.mem(mem)
+                self.mem(mem, 8)
             }
             Op::CpAsync { dst, src, size, src_size } => {
                 if !matches!(size, 4 | 8 | 16) {
@@ -235,8 +235,10 @@ impl Walk<'_> {
         threads.map_or(Ok(()), |t| self.src(t))
     }
 
-    fn mem(&self, mem: &Mem) -> Checked {
-        if !matches!(mem.count, 1 | 2 | 4 | 8) || u32::from(mem.count) * mem.ty.size() > 16 {
+    /// Memory of a vector of at most so many elements.
+    fn mem(&self, mem: &Mem, most: usize) -> Checked {
+        let count = usize::from(mem.count);
+        if !matches!(count, 1 | 2 | 4 | 8) || count > most || u32::from(mem.count) * mem.ty.size() > 16 {
             return Err(format!("vector of {} elements of {:?}", mem.count, mem.ty));
         }
         self.addr(mem.addr, mem.space)

@@ -1,8 +1,8 @@
 //! Warnings about variables of the environment that have no effect.
 
-/// How the names of all variables begin.
+/// The first part of the name of each variable.
 pub(super) const PREFIX: &str = "AQUEDUCT_SOFT_";
-/// How they end.
+/// The second part.
 pub(super) const VARIABLES: [&str; 13] = [
     "DEVICES",
     "SMS",

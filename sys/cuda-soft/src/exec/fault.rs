@@ -67,7 +67,7 @@ impl fmt::Display for Fault {
             FaultKind::InvalidPc => "invalid program counter",
             FaultKind::StackOverflow => "stack overflow",
             FaultKind::Unchecked(_) => {
-                "instruction that the race detector does not follow (run without AQUEDUCT_SOFT_CHECK=races, or leave it out)"
+                "instruction that the race detector does not follow (run without AQUEDUCT_SOFT_CHECK=races, or without the instruction)"
             }
             FaultKind::Race => "data race",
             FaultKind::TooMuch => TOO_MUCH,

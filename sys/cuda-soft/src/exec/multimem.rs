@@ -102,7 +102,7 @@ impl Warp {
         }
     }
 
-    /// Stores `value` to an element, or adds it there, after the detector knows of it.
+    /// Stores `value` to an element, or adds it there, as the detector permits.
     ///
     /// # Errors
     /// The detector's.

@@ -2,7 +2,7 @@
 //!
 //! The driver API promises an order of operations and no time. A software device that copies during the call hides every
 //! program that forgets to wait. Here an operation that could begin waits for a while, and so does the news that it has ended,
-//! unless the host already waits for it: who waits cannot see that it is late.
+//! unless the host already waits for it: a host that waits does not see when work began.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

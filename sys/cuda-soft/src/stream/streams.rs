@@ -174,7 +174,7 @@ impl Streams {
         captures.forget(&stream.participant);
         let mut order = self.order.lock();
         order.streams.retain(|s| !Arc::ptr_eq(s, stream));
-        order.orphans.retain(|(_, op)| !op.is_done());
+        order.orphans.retain(|(_, op)| op.ended_at().is_none());
         order.orphans.extend(stream.last().map(|op| (stream.non_blocking, op)));
     }
 

@@ -51,6 +51,27 @@ fn work_of_two_streams_needs_an_event_or_a_wait_of_the_host() {
     assert!(!races_with(&nothing).is_empty());
 }
 
+/// A program that destroys streams has not waited for their work.
+#[test]
+fn work_of_a_destroyed_stream_is_not_known_because_another_stream_is_destroyed() {
+    let found = races(|devices| {
+        let read = devices.load(&kernel(READ), 1);
+        for value in [7, 8] {
+            let stream = devices.stream(0);
+            if value == 7 {
+                // SAFETY: the memory is alive until the devices are dropped.
+                ok(unsafe { (devices.table.cuMemsetD32Async)(devices.data, value, 16, stream) });
+                // It has ended when the other stream is destroyed.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            // SAFETY: the stream was made just now.
+            ok(unsafe { (devices.table.cuStreamDestroy_v2)(stream) });
+        }
+        devices.launch_loaded(read, 1, 1, 1);
+    });
+    assert!(!found.is_empty());
+}
+
 /// Work that waits for an event that a graph records is behind what is before the event in the graph.
 #[test]
 fn an_event_that_a_graph_records_orders_what_is_before_it() {

@@ -163,8 +163,10 @@ fn measure_waits() {
 /// A host that waits cannot see that something is late. Every other operation of 2000 would otherwise be late by 700 us on average.
 #[test]
 fn an_unkind_device_is_not_late_for_who_waits() {
-    let took: [usize; 2] = measure("measure_waits", true);
-    assert!(took.iter().all(|milliseconds| *milliseconds < 500), "all at once, one by one: {took:?}");
+    // A busy machine may be slow once. A device that is late for each wait is never faster.
+    let took = [(); 5].map(|()| measure::<2>("measure_waits", true));
+    let best = [0, 1].map(|way| took.iter().map(|took| took[way]).min().unwrap());
+    assert!(best.iter().all(|milliseconds| *milliseconds < 500), "all at once, one by one, in ms: {took:?}");
 }
 
 /// Frees two of several ranges, and counts the tries in which new memory is where the last of them was, whichever it is: the

@@ -93,8 +93,8 @@ impl Run<'_> {
                     )
                 } else if know.all().knows(conflict.earlier) {
                     format!(
-                        "{} a buffer of rank {rank}, of which only packets tell that it has begun the call, and they publish \
-                         nothing else; let rank {rank} signal, and wait for it first",
+                        "{} a buffer that rank {rank}'s stream may still be writing: packets have shown that rank {rank} has begun the \
+                         call, but make nothing visible that it did before; let rank {rank} signal, and wait for it first",
                         verb(writes)
                     )
                 } else {

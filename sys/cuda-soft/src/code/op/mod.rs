@@ -82,8 +82,8 @@ pub enum Op {
     /// `st`.
     St { mem: Mem, src: [Src; 4] },
     /// `atom` (`d` present) and `red` (`d` absent). `c` is the new value of `cas`, `b` the
-    /// compared one. Of a vector it is the element at the address, and
-    /// `mem` names all that must be aligned.
+    /// compared one. A vector becomes one of these for each element; the `count` of the first one's `mem` is the length of
+    /// the vector, whose alignment it checks for all.
     Atom { op: AtomOp, mem: Mem, d: Option<Reg>, b: Src, c: Src },
     /// `discard` of the 128 bytes at an address.
     Discard { space: Space, addr: Addr },
