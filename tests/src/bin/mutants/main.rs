@@ -4,7 +4,7 @@
 //! `ci/mutants.sh` builds the tests with replaceable kernels and starts this program:
 //!
 //! ```text
-//! mutants list                                     every mutant, with its old and its new text
+//! mutants list                                     every mutant's key, with its old text, and its new text
 //! mutants run FOLDER [OPTION]... [PART]...         judges those whose name contains a PART (begins with it: ^PART), or all
 //!     --suite NAME=BINARY[=PREFIX,...]             a test binary, and which of its tests
 //!     --shard K/N                                  only each N-th mutant, from the K-th
@@ -12,8 +12,10 @@
 //!     --seeds N                                    seeds of weak loads, for what nothing else caught (default 0)
 //!     --longest MS                                 only tests that take at most this long without a mutant
 //!     --most MS                                    tests that take so long together are enough for one mutant
-//! mutants sample FOLDER [OPTION]...                those of ci/mutants/sample.txt, each with the test that it names
+//! mutants sample FOLDER [OPTION]...                those of ci/mutants/sample.txt, each with the test that it names; and whether
+//!                                                  ci/mutants/found/kernels.tsv has a row for each mutant
 //! mutants table FOLDER                             what a run found, by kind, and the survivors
+//! mutants found FOLDER                             ci/mutants/found/kernels.tsv anew, with what a run found
 //! ```
 //!
 //! `ci/rust-mutants.sh` does the same for the library, whose mutants cargo-mutants lists:
@@ -30,6 +32,7 @@
 
 mod calls;
 mod cover;
+mod found;
 mod judge;
 mod report;
 mod rules;
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["list"] => {
             for (mutant, _) in all() {
-                println!("{}\t{}\t=>\t{}", mutant.name, mutant.old.trim(), mutant.new.trim());
+                println!("{}\t=>\t{}", mutant.key(), mutant.new.trim());
             }
             ExitCode::SUCCESS
         }
@@ -67,16 +70,25 @@ fn main() -> ExitCode {
             Err(message) => usage(&message),
         },
         ["sample", folder, options @ ..] => match Options::parse(options) {
-            Ok(options) => sample::run_all(Path::new(folder), &options.suites, options.jobs, &all()),
+            Ok(options) => {
+                let ends = [
+                    sample::run_all(Path::new(folder), &options.suites, options.jobs, &all()),
+                    found::compare(&all()),
+                ];
+                *ends.iter().find(|end| **end != ExitCode::SUCCESS).unwrap_or(&ExitCode::SUCCESS)
+            }
             Err(message) => usage(&message),
         },
+        ["found", folder] => found::print(Path::new(folder), &all()),
         ["table", folder] => report::table(Path::new(folder), &all(), |_, _| true),
         ["rust", command, folder, options @ ..] => match Options::parse(options) {
             Ok(options) => rust::command(command, Path::new(folder), &options)
                 .unwrap_or_else(|| usage(&format!("rust {command}: no such command"))),
             Err(message) => usage(&message),
         },
-        _ => usage("mutants list, mutants run FOLDER [OPTION]... [PART]..., or mutants table FOLDER"),
+        _ => usage(
+            "mutants list, mutants run FOLDER [OPTION]... [PART]..., mutants table FOLDER, or mutants found FOLDER",
+        ),
     }
 }
 
