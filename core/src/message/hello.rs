@@ -228,6 +228,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sync::{Mutex, lock};
 
     proptest! {
         #[test]
@@ -250,20 +251,59 @@ mod tests {
         }
     }
 
+    /// A socket that takes few bytes at a time. Keeps them, and notes behind how many of them descriptors came.
+    #[derive(Debug, Default)]
+    struct Narrow(Mutex<(Vec<u8>, Vec<usize>)>);
+
+    impl RawStream for Narrow {
+        fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            unreachable!("it only sends")
+        }
+
+        fn write(&self, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            let (bytes, places) = &mut *lock(&self.0);
+            places.extend(fds.iter().map(|_| bytes.len()));
+            let taken = from.len().min(5);
+            bytes.extend_from_slice(&from[..taken]);
+            Ok(taken)
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            unreachable!("nobody ends it")
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            unreachable!("nobody waits for it")
+        }
+    }
+
+    #[test]
+    fn an_introduction_that_leaves_in_pieces_has_its_descriptor_once() {
+        let (ring, fd) = RingMemory::create(1 << 16).unwrap();
+        let size = ring.size();
+        let narrow = Narrow::default();
+        assert!(HELLO.send(&narrow, Some(&(ring, fd)), None));
+        let (bytes, places) = std::mem::take(&mut *lock(&narrow.0));
+        assert_eq!(bytes, Hello { ring: size, ..HELLO }.encode());
+        assert_eq!(places, [0], "with the first byte");
+    }
+
+    const HELLO: Hello = Hello {
+        rank: 1,
+        generation: 2,
+        meant: 3,
+        eager: 1,
+        read_depth: 1,
+        ring: 0,
+        verbs: 0,
+        life: 0,
+        inbox: Amount { messages: 1, bytes: 1 },
+        verdict: Verdict::Taken,
+    };
+
     #[test]
     fn limits_of_zero_are_refused() {
-        let hello = Hello {
-            rank: 1,
-            generation: 2,
-            meant: 3,
-            eager: 1,
-            read_depth: 1,
-            ring: 0,
-            verbs: 0,
-            life: 0,
-            inbox: Amount { messages: 1, bytes: 1 },
-            verdict: Verdict::Taken,
-        };
+        let hello = HELLO;
         assert!(Hello::decode(&hello.encode()).is_ok());
         assert!(
             Hello::decode(&Hello { eager: 2, ..hello }.encode()).is_err(),

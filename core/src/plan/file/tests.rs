@@ -1,6 +1,6 @@
 //! Files written and read back, files refused with a path, and MSCCL++'s own files where they are at hand.
 
-use super::super::{Kind, Op, Plan, check, oracle, samples, simulate};
+use super::super::{Channel, ChannelKind, Kind, Op, Plan, check, oracle, samples, simulate};
 use super::{MAX_BYTES, read, write};
 
 #[test]
@@ -59,6 +59,21 @@ fn a_relaxed_wait_is_read_as_a_wait() {
     assert_ne!(relaxed, GROUPED);
     assert_eq!(read(&relaxed).unwrap(), read(GROUPED).unwrap());
     assert!(!write(&read(&relaxed).unwrap()).unwrap().contains("rlxwait"));
+}
+
+/// Passes give what they bring together one origin; a file has one kind of channel in each operation.
+#[test]
+fn channels_of_two_kinds_are_not_written_together() {
+    let mut plan = read(GROUPED).unwrap();
+    let channel = |kind| Channel { kind, index: 0 };
+    let [memory, port] = [ChannelKind::Memory, ChannelKind::Port].map(channel);
+    let signals = [memory, port].map(|channel| Op::Signal { channel, relaxed: false });
+    let waits = [memory, port].map(|channel| Op::Wait { channel });
+    plan.ranks[0].blocks[0].ops = signals.into_iter().chain(waits).map(|op| op.at(0)).collect();
+    let ops = |plan: &Plan| -> Vec<Op> {
+        plan.ranks[0].blocks[0].ops.iter().map(|operation| operation.op.clone()).collect()
+    };
+    assert_eq!(ops(&read(&write(&plan).unwrap()).unwrap()), ops(&plan));
 }
 
 #[test]
