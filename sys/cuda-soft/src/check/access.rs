@@ -304,6 +304,7 @@ mod tests {
             assert_eq!(why(first, alike, &known), None);
         }
         assert_eq!(why(by(0, sys, true, true), by(1, sys, false, false), &known), None, "it may poll");
+        assert_eq!(why(by(0, sys, false, true), by(1, sys, true, false), &known), None, "it may have polled");
         assert_eq!(why(by(0, None, false, false), by(0, None, true, true), &known), None, "it has read");
     }
 

@@ -66,4 +66,29 @@ mod tests {
         }
         assert_eq!(without_effect("HOME", false, false), None);
     }
+
+    #[test]
+    #[ignore = "the child of another test"]
+    fn reads_its_environment() {
+        super::super::current().expect("it is valid");
+    }
+
+    /// A variable that is set to nothing is as one that is not set.
+    #[test]
+    fn a_process_warns_of_the_variables_that_are_set_in_vain() {
+        let output = std::process::Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "config::unused::tests::reads_its_environment", "--ignored", "--nocapture"])
+            .envs(
+                [("SEED", "7"), ("LINES", ""), ("CHEK", "races"), ("OLD", ""), ("SMS", "2")]
+                    .map(|(word, value)| (format!("{PREFIX}{word}"), value)),
+            )
+            .env_remove(format!("{PREFIX}CHECK"))
+            .output()
+            .expect("the child runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let warnings = said.lines().filter_map(|line| line.split_once("warning: ")?.1.strip_prefix(PREFIX));
+        let words: Vec<&str> = warnings.filter_map(|warning| warning.split(' ').next()).collect();
+        assert_eq!(words, ["CHEK", "SEED"], "{said}");
+    }
 }

@@ -251,6 +251,13 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_is_not_taken_for_one_at_the_same_place_of_another_function() {
+        let mut spin = Spin::default();
+        assert!((0..20).any(|_| spin.backward((0, 7), 1, || true) != Loop::Working));
+        assert!((0..100).all(|_| spin.backward((1, 7), 1, || false) == Loop::Working));
+    }
+
+    #[test]
     fn an_empty_loop_waits_for_nothing() {
         let mut spin = Spin::default();
         assert!((0..20).any(|_| spin.backward((0, 7), 1, || true) == Loop::Waiting(None)));

@@ -1,6 +1,6 @@
 //! Accesses by multicast addresses, beside each other and beside those by the memory's own addresses, which are aliases.
 
-use crate::device::races_on_team;
+use crate::device::{kernel, races_on_team};
 use crate::program::Program;
 
 const GUARDED: &[&str] = &["[%data", "[%all", "[%at]"];
@@ -268,11 +268,12 @@ fn a_missing_fence_between_aliases_is_a_finding_of_its_own() {
 fn the_end_of_a_kernel_needs_no_fence() {
     for [first, then] in [[STORE, STORE_TO_ALL], [STORE_TO_ALL, STORE]] {
         let found = races_on_team(|devices| {
-            devices.launch(first, 0, 1, 1);
-            devices.launch(then, 0, 1, 1);
-            devices.wait(0);
-            devices.launch(first, 1, 1, 1);
-            devices.launch(then, 1, 1, 1);
+            for device in [0, 1] {
+                // To load the second later would wait for the first: then the host knows of its end, too.
+                let kernels = [first, then].map(|body| devices.load(&kernel(body), device));
+                kernels.into_iter().for_each(|kernel| devices.launch_loaded(kernel, device, 1, 1));
+                devices.wait(device);
+            }
         });
         assert_eq!(found, [""; 0]);
     }

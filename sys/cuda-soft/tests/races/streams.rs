@@ -1,6 +1,7 @@
 //! Streams, events, copies and the host's own waits.
 
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_driver_sys::{CUevent, CUresult};
 
@@ -282,24 +283,58 @@ fn the_host_knows_what_a_kernel_told_it_only_if_the_scopes_of_fence_and_store_in
     for (fence, write, race) in
         [("sys", "sys", false), ("gpu", "sys", true), ("sys", "gpu", true), ("sys", "cta", true)]
     {
+        for word in [pinned_word, registered_word] {
+            let found = races(|devices| {
+                let word = word(devices);
+                let tell = format!(
+                    "mov.u64 %data, {};\n    fence.acq_rel.{fence};\n    st.relaxed.{write}.global.u32 [%data], 1;",
+                    word.as_ptr() as u64
+                );
+                devices.launch(&TELL.replace("st.release.sys.global.u32 [%flag], 1;", &tell), 0, 1, 1);
+                while word.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                devices.launch(READ, 1, 1, 1);
+            });
+            assert_eq!(!found.is_empty(), race, "a fence of scope {fence}, a store of {write}");
+        }
+    }
+}
+
+/// A word of the host's memory, zero at first, that both devices access. Nobody frees it.
+fn pinned_word(devices: &Devices) -> &'static AtomicU32 {
+    let mut memory = ptr::null_mut();
+    devices.enter(0);
+    // SAFETY: the output is a local.
+    ok(unsafe { (devices.table.cuMemHostAlloc)(&raw mut memory, 4, 3) });
+    // SAFETY: aligned, and alive because nobody frees it.
+    let word = unsafe { &*memory.cast::<AtomicU32>() };
+    word.store(0, Ordering::SeqCst);
+    word
+}
+
+/// The same, in memory of the program that it registers. The registration ends with the context.
+fn registered_word(devices: &Devices) -> &'static AtomicU32 {
+    let word: &AtomicU32 = Box::leak(Box::default());
+    devices.enter(0);
+    // SAFETY: the word lives as long as the process.
+    ok(unsafe { (devices.table.cuMemHostRegister_v2)(word.as_ptr().cast(), 4, 3) });
+    word
+}
+
+/// Words that the program registers one by one are places of their own, and each is one for all.
+#[test]
+fn registered_words_are_told_apart() {
+    for (same, race) in [(false, false), (true, true)] {
         let found = races(|devices| {
-            let mut pinned = ptr::null_mut();
-            devices.enter(0);
-            // SAFETY: the output is a local, and the memory one aligned word.
-            ok(unsafe { (devices.table.cuMemHostAlloc)(&raw mut pinned, 4, 3) });
-            // SAFETY: alive, because nobody frees it.
-            let word = unsafe { &*pinned.cast::<std::sync::atomic::AtomicU32>() };
-            word.store(0, std::sync::atomic::Ordering::SeqCst);
-            let tell = format!(
-                "mov.u64 %data, {};\n    fence.acq_rel.{fence};\n    st.relaxed.{write}.global.u32 [%data], 1;",
-                pinned as u64
-            );
-            devices.launch(&TELL.replace("st.release.sys.global.u32 [%flag], 1;", &tell), 0, 1, 1);
-            while word.load(std::sync::atomic::Ordering::SeqCst) == 0 {
-                std::thread::yield_now();
+            let first = registered_word(devices);
+            let second = if same { first } else { registered_word(devices) };
+            for (device, word) in [(0, first), (1, second)] {
+                let write =
+                    format!("    mov.u64 %at, {};\n    st.weak.global.u32 [%at], 1;", word.as_ptr() as u64);
+                devices.launch(&write, device, 1, 1);
             }
-            devices.launch(READ, 1, 1, 1);
         });
-        assert_eq!(!found.is_empty(), race, "a fence of scope {fence}, a store of {write}");
+        assert_eq!(!found.is_empty(), race, "{found:?}");
     }
 }

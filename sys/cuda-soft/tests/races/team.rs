@@ -11,6 +11,11 @@ use super::ok;
 
 /// Bytes of each device: one granule.
 const BYTES: usize = 2 << 20;
+/// Where they lie in each device's memory object, and in the multicast object: not at one place.
+const MEMORY_OFFSET: usize = 2 * BYTES;
+const TEAM_OFFSET: usize = BYTES;
+const MEMORY_BYTES: usize = MEMORY_OFFSET + BYTES;
+const TEAM_BYTES: usize = TEAM_OFFSET + BYTES;
 
 pub(crate) struct Team {
     /// Each device's memory at its own address.
@@ -24,7 +29,7 @@ impl Team {
     pub(crate) fn new(table: &DriverTable) -> Self {
         let types = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let object =
-            CUmulticastObjectProp { numDevices: 2, size: BYTES, handleTypes: types.0.into(), flags: 0 };
+            CUmulticastObjectProp { numDevices: 2, size: TEAM_BYTES, handleTypes: types.0.into(), flags: 0 };
         let mut team = 0;
         // SAFETY: live outputs and inputs, and handles that were made here.
         unsafe {
@@ -42,21 +47,24 @@ impl Team {
             let mut memory = 0;
             // SAFETY: as above.
             unsafe {
-                ok((table.cuMemCreate.unwrap())(&raw mut memory, BYTES, &raw const prop, 0));
-                ok((table.cuMulticastBindMem.unwrap())(team, 0, memory, 0, BYTES, 0));
+                ok((table.cuMemCreate.unwrap())(&raw mut memory, MEMORY_BYTES, &raw const prop, 0));
+                ok((table.cuMulticastBindMem.unwrap())(team, TEAM_OFFSET, memory, MEMORY_OFFSET, BYTES, 0));
             }
             memory
         });
-        let own = [map(table, memories[0]), map(table, memories[1])];
-        Self { own, all: map(table, team), handles: [memories[0], memories[1], team] }
+        let own = memories.map(|memory| map(table, memory, MEMORY_BYTES) + MEMORY_OFFSET as u64);
+        let all = map(table, team, TEAM_BYTES) + TEAM_OFFSET as u64;
+        Self { own, all, handles: [memories[0], memories[1], team] }
     }
 
     pub(crate) fn leave(self, table: &DriverTable) {
         // SAFETY: mapped and made in `new`; no kernel runs any more.
         unsafe {
-            for address in [self.all, self.own[0], self.own[1]] {
-                ok((table.cuMemUnmap.unwrap())(address, BYTES));
-                ok((table.cuMemAddressFree.unwrap())(address, BYTES));
+            let [first, second] = self.own.map(|own| (own, MEMORY_OFFSET, MEMORY_BYTES));
+            for (address, offset, bytes) in [(self.all, TEAM_OFFSET, TEAM_BYTES), first, second] {
+                let address = address - offset as u64;
+                ok((table.cuMemUnmap.unwrap())(address, bytes));
+                ok((table.cuMemAddressFree.unwrap())(address, bytes));
             }
             for handle in self.handles {
                 ok((table.cuMemRelease.unwrap())(handle));
@@ -69,16 +77,16 @@ fn place(device: i32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// Maps memory for both devices.
-fn map(table: &DriverTable, handle: CUmemGenericAllocationHandle) -> u64 {
+/// Maps `bytes` of memory for both devices.
+fn map(table: &DriverTable, handle: CUmemGenericAllocationHandle, bytes: usize) -> u64 {
     let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     let access = [0, 1].map(|device| CUmemAccessDesc { location: place(device), flags });
     let mut address = 0;
     // SAFETY: live outputs and inputs; the range is as long as the memory, and nothing is mapped there yet.
     unsafe {
-        ok((table.cuMemAddressReserve.unwrap())(&raw mut address, BYTES, 0, 0, 0));
-        ok((table.cuMemMap.unwrap())(address, BYTES, 0, handle, 0));
-        ok((table.cuMemSetAccess.unwrap())(address, BYTES, ptr::from_ref(&access).cast(), access.len()));
+        ok((table.cuMemAddressReserve.unwrap())(&raw mut address, bytes, 0, 0, 0));
+        ok((table.cuMemMap.unwrap())(address, bytes, 0, handle, 0));
+        ok((table.cuMemSetAccess.unwrap())(address, bytes, ptr::from_ref(&access).cast(), access.len()));
     }
     address
 }
