@@ -239,6 +239,21 @@ mod tests {
         assert_eq!(reads.races(&access(10, 1, true), &without), None);
     }
 
+    /// A write by the alias of the later one needs no fence to come behind that, but one to come behind the earlier one.
+    #[test]
+    fn a_read_stands_for_none_by_another_alias() {
+        for multicast in [false, true] {
+            let by = |multicast, access: Access| Access { multicast, ..access };
+            let (mut reads, mut known) = (Reads::None, Clock::default());
+            reads.add(&by(multicast, access(0, 1, false)), &known);
+            known.reach(WORK, 0, 0, 0, 1);
+            reads.add(&by(!multicast, access(0, 2, false)), &known);
+            known.reach(WORK, 0, 0, 0, 2);
+            let (first, _) = reads.races(&by(!multicast, access(1, 1, true)), &known).expect("no fence");
+            assert_eq!((first.who.tick, first.multicast), (1, multicast));
+        }
+    }
+
     #[test]
     fn lanes_of_a_warp_that_read_the_same_are_one_read() {
         let nothing = Clock::default();

@@ -338,6 +338,22 @@ const EXTERNAL: u32 = 1;
 
 /// A graph launch records such an event when it is called, and the event is done when the graph has come so far. Codes are those of
 /// an H200.
+/// Lets a graph pass its gate when the test ends. If it fails, tests that wait for all work would hang otherwise, and
+/// nobody would see why.
+struct Opens<'a> {
+    table: &'a DriverTable,
+    stream: CUstream,
+    gate: u64,
+}
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        let open = self.table.cuStreamWriteValue32_v2.expect("there");
+        // SAFETY: the stream and the memory are alive.
+        unsafe { open(self.stream, self.gate, 2, 0) };
+    }
+}
+
 #[test]
 fn an_external_event_is_recorded_by_each_launch_of_the_graph() {
     let t = on(0);
@@ -348,6 +364,7 @@ fn an_external_event_is_recorded_by_each_launch_of_the_graph() {
     let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
     let (wait, open) = (t.cuStreamWaitValue32_v2.expect("there"), t.cuStreamWriteValue32_v2.expect("there"));
     let opener = stream(&t);
+    let _opens = Opens { table: &t, stream: opener, gate };
     // SAFETY: handles and addresses are live, and pointers are to locals.
     unsafe {
         assert_eq!((t.cuStreamBeginCapture_v2)(s, LOCAL), OK);

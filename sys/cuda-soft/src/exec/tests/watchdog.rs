@@ -184,3 +184,27 @@ fn a_kernel_that_waits_many_times_is_not_killed() {
         }
     }
 }
+
+/// Each warp waits for a word of its own, and all the others see nothing new when one leaves.
+#[test]
+fn a_block_whose_warps_leave_one_after_another_is_not_killed() {
+    const WARPS: usize = 30;
+    let limit = Duration::from_secs(2);
+    let rig = Rig::with(32 * WARPS, 2, deadly(limit));
+    let module = with_prologue(vec![
+        bin(Binary::And, Ty::B32, r(4), r(0), imm(!31 & 0xffff_ffff)),
+        bin(Binary::MulWide, Ty::U32, rd(3), r(4), imm(8)),
+        bin(Binary::Add, Ty::U64, rd(3), rd(3), rd(0)),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(3), 0),
+        setp(Cmp::Eq, Ty::U64, 0, rd(2), imm(0)),
+        when(0, false, Op::Bra { target: BODY + 3 }),
+    ]);
+    let done = rig.start(module, 1, 32 * WARPS as u32);
+    for warp in 0..WARPS - 1 {
+        rig.set(32 * warp, 1);
+        let end = done.recv_timeout(Duration::from_millis(100));
+        assert!(end.is_err(), "warps are left behind number {warp}: {end:?}");
+    }
+    rig.set(32 * (WARPS - 1), 1);
+    done.recv_timeout(LIMIT).expect("the last one ends it").expect("progress");
+}
