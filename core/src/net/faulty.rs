@@ -322,9 +322,15 @@ mod tests {
     /// Nothing follows the last byte, so no read that waits for more may wait for ever.
     #[test]
     fn a_byte_that_nothing_follows_is_read() {
-        let (mut one, stream, _) = gathering();
+        let (mut one, stream, faults) = gathering();
         one.write_all(&[1; 5]).unwrap();
         assert_eq!(stream.read(&mut [0; 99], &mut Vec::new()).unwrap(), 5);
+        let nothing = stream.read(&mut [0; 99], &mut Vec::new()).unwrap_err();
+        assert_eq!(
+            (nothing.kind(), faults.fired()),
+            (io::ErrorKind::WouldBlock, 0),
+            "no byte came behind the place"
+        );
         for number in 0..100 {
             one.write_all(&[number]).unwrap();
             let mut into = [0; 99];
