@@ -274,3 +274,27 @@ fn one_compilation_reports_several_errors() {
     assert_eq!(lines.len(), 2, "{error}");
     assert!(lines[0].contains("line 5") && lines[1].contains("line 7"), "{error}");
 }
+
+#[test]
+fn instructions_of_later_devices() {
+    for (body, expected) in [
+        (
+            "discard.global.L2 [%d1], 64;",
+            "5:26 Arguments mismatch for instruction 'discard': the size is 128",
+        ),
+        (
+            "applypriority.global.L2::evict_normal [%d1], 64;",
+            "5:46 Arguments mismatch for instruction 'applypriority'",
+        ),
+        ("cvt.sat.f32.bf16 %f1, h;", "5:4 Illegal modifier '.sat' for instruction 'cvt'"),
+        ("cvt.rn.sat.bf16.f32 h, %f1;", "5:7 Illegal modifier '.sat' for instruction 'cvt'"),
+    ] {
+        let text = in_kernel(body)
+            .replace(".version 8.0", ".version 8.6")
+            .replace("sm_70", "sm_90")
+            .replace(".u16 h", ".b16 h");
+        check(&text, expected);
+        let right = body.replace(" 64;", " 128;").replace(".sat", "");
+        compile(&text.replace(body, &right)).expect(&right);
+    }
+}

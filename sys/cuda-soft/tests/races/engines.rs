@@ -2,7 +2,7 @@
 
 use cuda_driver_sys::CUresult;
 
-use crate::device::{Devices, ok, races, races_on_host};
+use crate::device::{Devices, ok, races, races_on_host, races_on_team};
 
 /// Waits by relaxed loads for a word 8 KiB behind the data, acquires the zero 4 KiB behind it, and reads.
 const PEEK: &str = "
@@ -207,12 +207,21 @@ fn a_race_names_the_memory() {
         unsafe { (devices.table.cuMemcpyDtoDAsync_v2)(at + 1024, at, 64, devices.streams[0]) };
     });
     let on_host = races_on_host(|devices| devices.launch("    st.weak.global.u32 [%data+8], %tid;", 0, 2, 1));
+    let of_the_other = [(1, 2), (2, 1)].map(|(stores, blocks)| {
+        // The second store is to all devices, and races with the first at one.
+        let stores =
+            &["    st.weak.global.u32 [%data+8], 7;\n", "    multimem.st.weak.global.u32 [%all+8], 7;"]
+                [..stores];
+        races_on_team(|devices| devices.launch(&stores.concat(), 1, blocks, 1))
+    });
     let in_shared = races(|devices| devices.launch("    st.weak.shared.u32 [shared+8], %tid;", 0, 1, 64));
     for (found, memory) in [
         (&by_kernel, "device memory of device 0 at 0x"),
         (&by_copy, &format!("device memory of device 0 at {at:#x} + ")),
         (&on_host, "pinned host memory at 0x"),
         (&in_shared, "shared memory of block 0 + 8: "),
+        (&of_the_other[0], "device memory of device 1 at 0x"),
+        (&of_the_other[1], "device memory of device 1 at 0x"),
     ] {
         assert!(found[0].starts_with(&format!("data race at {memory}")), "{memory}: {found:?}");
     }

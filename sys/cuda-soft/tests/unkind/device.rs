@@ -118,6 +118,13 @@ impl Device {
         ok(unsafe { (self.table.cuStreamWriteValue32_v2.unwrap())(self.stream, to, value, 0) });
     }
 
+    /// What follows waits until the word has this value, or a larger one.
+    pub(crate) fn wait_for_value(&self, at: u64, value: u32) {
+        let wait = self.table.cuStreamWaitValue32_v2.unwrap();
+        // SAFETY: the word is aligned, and alive until the process ends.
+        ok(unsafe { wait(self.stream, at, value, 0) });
+    }
+
     /// Runs one warp of the kernel `k` with an address.
     pub(crate) fn launch(&self, ptx: &str, mut address: u64) {
         let text = CString::new(ptx).unwrap();

@@ -6,6 +6,7 @@
 mod device;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use device::{Device, KIB, MIB};
 
@@ -104,6 +105,62 @@ fn the_end_of_an_unkind_devices_work_is_told_late() {
     assert_eq!(measure("measure_late_news", false), [0; 2]);
 }
 
+/// Counts the tries in which a host that asks again and again finds late work done at one of the next times, and much later.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_asking() {
+    let device = Device::new();
+    let target = device.pinned(4);
+    let (mut soon, mut later) = (0, 0);
+    for _ in 0..TRIES {
+        device.write_value(target, 1);
+        match (1..).find(|_| device.is_ready()) {
+            Some(1) => {}
+            Some(2..=4) => soon += 1,
+            _ => later += 1,
+        }
+    }
+    print([soon, later]);
+}
+
+/// A host that asks twice waits as one that waits by a call.
+#[test]
+fn late_work_of_an_unkind_device_is_hurried_by_who_asks_again() {
+    let [soon, later]: [usize; 2] = measure("measure_asking", true);
+    assert!(soon >= CAUGHT && later * 4 <= soon, "soon and later: {soon}, {later}");
+}
+
+/// Fills a queue behind a gate, and lets go of it when it is done, without a wait for any of it: `1` if all went well.
+#[test]
+#[ignore = "a measurement of another test"]
+fn measure_a_long_queue() {
+    const LENGTH: u32 = 50_000;
+    /// Much longer than the work takes, and shorter than delays of a part of the operations, one behind the other.
+    const SOON: Duration = Duration::from_secs(20);
+    let device = Device::new();
+    let (gate, target) = (device.pinned(4), device.pinned(4));
+    device.store(target, 0);
+    device.store(gate, 0);
+    device.wait_for_value(gate, 1);
+    (1..=LENGTH).for_each(|value| device.write_value(target, value));
+    device.store(gate, 1);
+    // A wait would take the queue apart.
+    let start = Instant::now();
+    while device.load(target) != LENGTH {
+        assert!(start.elapsed() < SOON, "a queue that nobody waits for falls behind");
+        std::thread::yield_now();
+    }
+    device.write_value(target, 0);
+    device.wait();
+    print([usize::from(device.load(target) == 0)]);
+}
+
+/// An operation that is done keeps none of those before it, or whoever lets go of a long queue would run out of stack.
+#[test]
+fn a_long_queue_of_an_unkind_device_is_forgotten_as_it_is_done() {
+    assert_eq!(measure("measure_a_long_queue", true), [1]);
+}
+
 /// The number of the first try, from zero, in which a program that copies what a fill wrote and forgets to wait reads something old.
 /// Nothing but waits lies between the tries.
 #[test]
@@ -147,7 +204,7 @@ fn measure_waits() {
     let device = Device::new();
     let target = device.pinned(4);
     let took = |each: bool| {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         for value in 0..2000 {
             device.fill(target, value, 1);
             if each {

@@ -24,6 +24,14 @@ const TEXT: &str = ".version 7.0
     st.u32 [%d], 1;
     ret;
 }
+.visible .entry looks(.param .u64 at, .param .u32 value)
+{
+    .reg .b64 %d; .reg .b32 %r;
+    ld.param.u64 %d, [at];
+    ld.u32 %r, [%d];
+    st.global.u32 [beside], %r;
+    ret;
+}
 .visible .entry adds(.param .u64 to, .param .u32 value)
 {
     .reg .b64 %d;
@@ -49,6 +57,30 @@ fn kernels_read_constants_and_the_host_writes_them() {
         assert_eq!(unsafe { (t.cuStreamSynchronize)(s) }, OK);
         assert_eq!(read::<u32>(&t, to, 1), [value]);
     }
+}
+
+#[test]
+fn a_peer_may_read_constants() {
+    let variable = |t: &DriverTable, module, name: &std::ffi::CStr| {
+        let (mut at, mut size) = (0, 0);
+        // SAFETY: the handle is live, the pointers are to locals.
+        let found = unsafe { (t.cuModuleGetGlobal_v2)(&raw mut at, &raw mut size, module, name.as_ptr()) };
+        assert_eq!((found, size), (OK, 4));
+        at
+    };
+    let t = on(6);
+    let four = variable(&t, load(&t, TEXT), c"four");
+    let t = on(7);
+    let (module, mut owner) = (load(&t, TEXT), std::ptr::null_mut());
+    // SAFETY: the handles are live, and the output is a local. The context of `on(6)` stays.
+    unsafe {
+        assert_eq!((t.cuDevicePrimaryCtxRetain)(&raw mut owner, 6), OK);
+        assert_eq!((t.cuCtxEnablePeerAccess)(owner, 0), OK);
+        assert_eq!(store(&t, function(&t, module, c"looks"), 1, std::ptr::null_mut(), four, 0), OK);
+        assert_eq!((t.cuCtxSynchronize)(), OK);
+        assert_eq!((t.cuCtxDisablePeerAccess)(owner), OK);
+    }
+    assert_eq!(read::<u32>(&t, variable(&t, module, c"beside"), 1), [4]);
 }
 
 #[test]
