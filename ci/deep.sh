@@ -157,14 +157,15 @@ checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tests 1500 -p aqueduct-tests --test it -- "$@"
 }
 
-# The tests on a device whose work begins and ends late, in memory full of garbage, over streams that arrive in pieces, or together.
+# The tests on a device whose work begins and ends late, in memory full of garbage, over streams that arrive in pieces, or together. Data of
+# ports takes more than a minute in pieces.
 unkind() {
     local round seed faults=(net:fragment net:coalesce) rules
     for ((round = 1; round <= 4; round++)); do
         seed=$(seed "$round")
         rules="${faults[round % 2]};seed=$seed"
         echo "unkind: AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS='$rules'"
-        AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="$rules" tests 900 -p aqueduct-tests --test it -- --quiet \
+        AQUEDUCT_TEST_PATIENCE=300 AQUEDUCT_SOFT_UNKIND=$seed AQUEDUCT_FAULTS="$rules" tests 900 -p aqueduct-tests --test it -- --quiet \
             --skip launchers || return
     done
 }

@@ -85,7 +85,10 @@ if [ -n "$sanitizer" ]; then
     for name in channel fifo half library ll128 patience perf plan port; do
         [ ! -x "$BIN/ptx-$name" ] || sanitize "ptx-$name" 1200 env AQUEDUCT_DRIVER=cuda "$BIN/ptx-$name" --test-threads=1
     done
-    not_run+=("compute-sanitizer over the hardware tests: a test takes minutes under it")
+    # The hardware tests whose kernels move data, by ranks on two GPUs.
+    sanitize it 1200 "$BIN/it" --ignored --test-threads=1 channels::hardware collectives::hardware built_in::hardware \
+        device_library::hardware plans::hardware variable::hardware --skip multicast --skip types:: --skip three_ --skip four_ --skip _of_four
+    not_run+=("compute-sanitizer over the hardware tests of ports, lost ranks and times: a test takes minutes under it, or longer than it waits")
 else
     not_run+=("compute-sanitizer: not found; set COMPUTE_SANITIZER to its path")
 fi

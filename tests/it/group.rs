@@ -11,9 +11,12 @@ use aqueduct::comm::{Communicator, CommunicatorConfig};
 use aqueduct::gpu::{CaptureMode, Context, Device, Driver, GpuBuffer, GraphExec, Stream};
 use aqueduct_tests::ranks;
 
-/// A deadline that no correct test reaches, even on a busy machine.
+/// A deadline that no correct test reaches, even on a busy machine: 90 s, or what `AQUEDUCT_TEST_PATIENCE` says where a world is slow on
+/// purpose.
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(90))
+    let given = std::env::var("AQUEDUCT_TEST_PATIENCE").ok();
+    let seconds = given.map_or(90, |seconds| seconds.parse().expect("AQUEDUCT_TEST_PATIENCE: seconds"));
+    Deadline::after(Duration::from_secs(seconds))
 }
 
 /// The devices that the ranks use.
