@@ -216,6 +216,17 @@ impl Machine {
         }
     }
 
+    /// A stream writes a word, while kernels may run.
+    #[allow(dead_code, reason = "not every suite does this")]
+    pub(crate) fn write_value(&self, rank: usize, address: u64, value: u32) {
+        self.enter(rank);
+        let write = self.table.cuStreamWriteValue32_v2.expect("every driver that has these kernels has it");
+        // SAFETY: the context is current, and the address is that of a word of it.
+        let code = unsafe { write(null_mut(), address, value, 0) };
+        assert_eq!(code, CUresult::CUDA_SUCCESS, "cuStreamWriteValue32");
+        call!(self.table, cuStreamSynchronize(null_mut()));
+    }
+
     pub(crate) fn read(&self, rank: usize, address: u64, bytes: usize) -> Vec<u8> {
         self.enter(rank);
         let mut data = vec![0u8; bytes];

@@ -56,7 +56,7 @@ impl Ring {
 
     /// Takes no positions any more.
     pub(crate) fn close(&self) {
-        self.machine.write(0, self.handle.head + 4, &CLOSED.to_ne_bytes());
+        self.machine.write_value(0, self.handle.head + 4, CLOSED);
     }
 
     pub(crate) fn head(&self) -> u64 {
