@@ -139,7 +139,8 @@ races() {
                 run::tests::samples::completed run::tests::copies:: run::tests::turns:: run::tests::several:: --test-threads=1 &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak tests 600 -p aqueduct-examples --test run &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 \
-                tests 900 -p aqueduct-ptx --test plan || return
+                tests 900 -p aqueduct-ptx --test channel --test fifo --test half --test library --test ll128 --test perf --test plan \
+                --test port --test weak || return
     done
     torn channels::soft::packets_of_every_format 'LL128 of .* bytes differ' && torn plans::soft::two_threads 'lines, rank .* call'
 }
