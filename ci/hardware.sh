@@ -63,7 +63,7 @@ not_run+=("ptx/tests watched, weak: they are about what the software device alon
 step fifo 120 "$BIN/aqueduct" perf fifo -J "$out/fifo.json"
 step main-job 240 "$BIN/aqueduct"
 [ "$gpus" -lt 4 ] || step main-job-2 240 env CUDA_VISIBLE_DEVICES=0,1 "$BIN/aqueduct"
-# The four tools of compute-sanitizer over the kernels of the self-test and of ptx/tests. Each fails on findings.
+# The four tools of compute-sanitizer over the kernels of the self-test, of ptx/tests and of some hardware tests. Each fails on findings.
 sanitizer=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || ls -d /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)}
 sanitize() { # NAME SECONDS COMMAND...
     local name=$1 seconds=$2 tool api=()

@@ -103,8 +103,8 @@ impl Access {
         self.at + u64::from(self.size)
     }
 
-    /// Whether a stream's value is written to the upper half of a word to which the other access adds. The model does not define it, but no addition
-    /// is lost: so a FIFO is closed (docs/memory-model.md, "Closing a FIFO").
+    /// Whether a stream's value is written to the upper half of a word to which the other access adds. The model does not define it,
+    /// but no addition is lost: so a FIFO is closed (docs/memory-model.md, "Closing a FIFO").
     fn closes(&self, other: &Access) -> bool {
         let upper = self.size == 4 && other.size == 8 && self.at == other.at + 4;
         let near = |scope| includes(scope, other.place(), self.place());

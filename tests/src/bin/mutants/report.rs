@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use crate::judge::{Verdict, verdicts};
 use crate::rules::Mutant;
 
+/// The mutants of the kernels that are proved to change nothing.
+pub(crate) const PROOFS: &str = include_str!("../../../../ci/mutants/proved.txt");
+
 /// Counts of one kind.
 #[derive(Default)]
 struct Row {
@@ -26,7 +29,7 @@ pub(crate) fn table(
     all: &[(Mutant, String)],
     wanted: impl Fn(usize, &str) -> bool,
 ) -> ExitCode {
-    let proofs = answers(include_str!("../../../../ci/mutants/proved.txt"));
+    let proofs = answers(PROOFS);
     let verdicts: HashMap<String, Verdict> =
         verdicts(folder).into_iter().map(|v| (v.name.clone(), v)).collect();
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();

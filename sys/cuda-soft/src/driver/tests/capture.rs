@@ -336,8 +336,6 @@ fn asking_the_legacy_stream_for_its_capture_leaves_the_capture_of_a_blocking_str
 /// The flag for records and waits in a capture of events that others than the graph wait for and record.
 const EXTERNAL: u32 = 1;
 
-/// A graph launch records such an event when it is called, and the event is done when the graph has come so far. Codes are those of
-/// an H200.
 /// Lets a graph pass its gate when the test ends. If it fails, tests that wait for all work would hang otherwise, and
 /// nobody would see why.
 struct Opens<'a> {
@@ -348,12 +346,15 @@ struct Opens<'a> {
 
 impl Drop for Opens<'_> {
     fn drop(&mut self) {
-        let open = self.table.cuStreamWriteValue32_v2.expect("there");
-        // SAFETY: the stream and the memory are alive.
-        unsafe { open(self.stream, self.gate, 2, 0) };
+        if let Some(open) = self.table.cuStreamWriteValue32_v2 {
+            // SAFETY: nobody destroys the stream or frees the memory.
+            unsafe { open(self.stream, self.gate, 2, 0) };
+        }
     }
 }
 
+/// A graph launch records such an event when it is called, and the event is done when the graph has come so far. Codes are those of
+/// an H200.
 #[test]
 fn an_external_event_is_recorded_by_each_launch_of_the_graph() {
     let t = on(0);
