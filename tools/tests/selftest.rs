@@ -72,6 +72,15 @@ fn everything_passes_and_what_cannot_run_says_why() {
     ]);
 }
 
+/// Nothing that it does relies on an order that a rank learns of only by messages of another process.
+#[test]
+fn everything_passes_under_the_race_detector() {
+    let outcome =
+        run(selftest(&[]).envs([("AQUEDUCT_SOFT_CHECK", "races"), ("AQUEDUCT_SOFT_SMS", "2")])).exited(0);
+    let [passed, failed, _] = counted(&outcome);
+    assert!(passed >= 34 && failed == 0, "{}", outcome.stdout);
+}
+
 /// A check of what the device lacks does not run, and so cannot fail.
 #[test]
 fn a_kind_of_handle_that_the_device_lacks_is_not_run() {

@@ -107,7 +107,7 @@ fn hint(result: CUresult, software: bool) -> Option<&'static str> {
         }
         CUresult::CUDA_ERROR_LAUNCH_FAILED | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => {
             "a kernel failed before this call; this context is lost and the process has to be restarted \
-             (compute-sanitizer finds the access)"
+             (compute-sanitizer finds the access; the software device has printed it to standard error)"
         }
         CUresult::CUDA_ERROR_ECC_UNCORRECTABLE => {
             "the GPU's memory is damaged: this context is lost; see nvidia-smi -q -d ECC and drain the node"

@@ -167,7 +167,8 @@ impl Config {
         })?;
         field("AQUEDUCT_SOFT_CC", "a compute capability such as 9.0", &mut |t| {
             let (major, minor) = t.split_once('.')?;
-            c.compute_capability = (major.parse().ok()?, minor.parse().ok()?);
+            let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+            c.compute_capability = ((1..100).contains(&major) && minor < 10).then_some((major, minor))?;
             Some(())
         })?;
         field("AQUEDUCT_SOFT_MULTICAST", "0 or 1", &mut |t| {
@@ -186,14 +187,14 @@ impl Config {
             "AQUEDUCT_SOFT_LACKS",
             &format!("words with commas between: {}", lacks.join(", ")),
             &mut |t| {
-                for word in t.split(',').filter(|w| !w.is_empty()) {
+                for word in t.split(',') {
                     *c.lacks.field(word.trim())? = true;
                 }
                 Some(())
             },
         )?;
         field("AQUEDUCT_SOFT_CHECK", "words with commas between: races, aligned, weak", &mut |t| {
-            for word in t.split(',').filter(|w| !w.is_empty()) {
+            for word in t.split(',') {
                 match word.trim() {
                     "races" => c.check.races = true,
                     "aligned" => c.check.aligned = true,
@@ -367,6 +368,8 @@ mod tests {
             ("CORES", "1025", "to 1024"),
             ("WATCHDOG", "-1", "seconds, or 0 for never"),
             ("CC", "9", "such as 9.0"),
+            ("CC", "300.0", "such as 9.0"),
+            ("CC", "9.10", "such as 9.0"),
             ("MULTICAST", "yes", "0 or 1"),
             ("UNKIND", "very", "a seed"),
             (
@@ -375,6 +378,9 @@ mod tests {
                 "vmm, p2p, native_atomics, posix_fd, ipc, stream_mem_ops, cooperative, dma_buf",
             ),
             ("CHECK", "everything", "races, aligned, weak"),
+            ("CHECK", ",", "races, aligned, weak"),
+            ("CHECK", "races,,weak", "races, aligned, weak"),
+            ("LACKS", "vmm,", "words with commas between"),
             ("SEED", "any", "a whole number"),
             ("LINES", "some", "whole, ascending or torn"),
         ] {

@@ -123,7 +123,10 @@ fn put(check: &Check<'_>, port: &Port, turn: usize, size: usize) -> Result<()> {
         &framed(LEN, to, &paint(port.peer, iteration, LEN)[from..from + size]),
         format_args!("put of {size} bytes by rank {} from {from} to {to}", port.peer),
     );
-    check.step_with(port.peer)
+    check.step_with(port.peer)?;
+    // The peer has the data, so the source was read. Only a flush says so to this process and to whoever checks it for races.
+    port.channel.flush(&port.stream)?;
+    port.done(check)
 }
 
 /// Signals that arrive before anybody waits; each wait takes one, and none is left.

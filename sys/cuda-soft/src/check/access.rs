@@ -47,7 +47,7 @@ pub(super) enum Kind {
 }
 
 /// The words that a copy or fill accesses at once, which are aligned and have so many bytes. The model has no rule for it: here a
-/// strong access to such a word does not race with it if its scope includes the stream's device.
+/// strong access to such a word does not race with it if its scope includes the stream's device, even if both write: either remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Words(pub(super) u8);
 
@@ -242,6 +242,19 @@ mod tests {
         assert!(races(Words(4), (8, 8), (8, 8)), "in two halves");
         assert!(races(Words(4), (8, 8), (8, 4)) && races(Words(4), (8, 8), (12, 4)), "one half");
         assert!(races(Words(1), (8, 2), (8, 2)) && !races(Words(1), (9, 1), (8, 2)));
+    }
+
+    #[test]
+    fn stream_work_and_a_strong_access_to_a_word_of_it_do_not_race_and_a_weak_one_does() {
+        let nothing = Clock::default();
+        for (engine_writes, other_writes) in [(false, true), (true, false), (true, true)] {
+            let engine = Access { engine: Some(Words(4)), ..access(0, None, engine_writes) };
+            for (strong, why) in [(Some(Scope::Sys), None), (None, Some(Why::Unordered))] {
+                let word = Access { adds: other_writes, ..access(1, strong, other_writes) };
+                assert_eq!(engine.races(&word, &nothing).map(|(_, why)| why), why);
+                assert_eq!(word.races(&engine, &nothing).map(|(_, why)| why), why);
+            }
+        }
     }
 
     #[test]

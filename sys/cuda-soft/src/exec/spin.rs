@@ -8,7 +8,8 @@
 //!
 //! The watchdog asks for more: whether the warp has *advanced*. A round of a loop whose loads returned what
 //! they returned in one of the last few other rounds is a change, but no advance: so looks a loop that reads
-//! another word now and then.
+//! another word now and then. Nor does a loop advance that goes through the same rounds in the same order again and again, as one
+//! does that looks at a word of each of many peers in turn.
 
 use super::regs::{LANES, Lanes, lanes};
 use crate::code::{Inst, Op};
@@ -21,6 +22,8 @@ const LOOK: u32 = 2;
 const RECORDS: usize = 4;
 /// Different rounds of a loop that are remembered.
 const ROUNDS: usize = 8;
+/// Rounds of the longest cycle that is recognised.
+const CYCLE: u32 = 1 << 16;
 /// Pauses in a row that a round of a waiting loop may make.
 const PAUSES: u32 = 64;
 
@@ -56,6 +59,23 @@ struct Record {
     /// The values that the last different rounds have read.
     rounds: [Option<u64>; ROUNDS],
     oldest: usize,
+    cycle: Cycle,
+}
+
+/// Recognises rounds that recur in the same order, however many they are, by Brent's method: one round is remembered, at growing
+/// distances, until it comes again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cycle {
+    first: Option<u64>,
+    /// Number and hash of the rounds since the first.
+    rounds: u32,
+    hash: u64,
+    /// Hash of the cycle before, if the first round ended one.
+    last: Option<u64>,
+    /// After so many rounds another one is remembered.
+    limit: u32,
+    /// The last cycle was as the one before.
+    recurs: bool,
 }
 
 /// How a backward branch looks.
@@ -161,6 +181,7 @@ impl Spin {
             record.rounds = [None; ROUNDS];
             record.rounds[0] = Some(record.running);
             record.oldest = 1;
+            record.cycle = Cycle::default();
         }
         record.last = record.running;
         record.running = 0;
@@ -176,14 +197,30 @@ impl Spin {
 }
 
 impl Record {
-    /// Remembers the present round. Returns whether it differs from those remembered.
+    /// Remembers the present round. Returns whether it differs from those remembered, and is none of a cycle.
     fn is_new(&mut self) -> bool {
-        if self.rounds.contains(&Some(self.running)) {
+        if self.cycle.takes(self.running) || self.rounds.contains(&Some(self.running)) {
             return false;
         }
         self.rounds[self.oldest] = Some(self.running);
         self.oldest = (self.oldest + 1) % ROUNDS;
         true
+    }
+}
+
+impl Cycle {
+    /// The next round. Returns whether the loop goes through a cycle that it has gone through before.
+    fn takes(&mut self, round: u64) -> bool {
+        (self.rounds, self.hash) = (self.rounds + 1, mix(self.hash, round, 0));
+        if self.first == Some(round) {
+            // Shorter ones are found round by round: a change is seen at once there, and only at the end of a cycle here.
+            self.recurs = self.rounds as usize > ROUNDS && self.last == Some(self.hash);
+            (self.last, self.rounds, self.hash) = (Some(self.hash), 0, 0);
+        } else if self.rounds >= self.limit {
+            let limit = (2 * self.limit).clamp(1, CYCLE);
+            *self = Self { first: Some(round), limit, ..Self::default() };
+        }
+        self.recurs
     }
 }
 
@@ -248,6 +285,24 @@ mod tests {
         assert_eq!(round(&mut spin, 2), (false, false));
         spin.wrote();
         assert!(spin.advanced(false));
+    }
+
+    #[test]
+    fn a_cycle_of_rounds_is_no_advance_from_its_third_time_and_another_order_is_one() {
+        for words in [9, 12, 64, 5000] {
+            let mut spin = Spin::default();
+            let mut round = |value| {
+                spin.begin();
+                turn(&mut spin, value);
+                spin.advanced(false)
+            };
+            // A round is remembered at distances that double until the whole cycle fits, and then two cycles are compared.
+            let patience = 6 * words;
+            (0..patience).for_each(|value| _ = round(value % words));
+            assert!((0..10 * words).all(|value| !round((patience + value) % words)), "{words} words");
+            assert!((0..3 * words).any(|value| round(if value == words { words } else { value % words })));
+            assert!((1_000_000..1_000_100).filter(|&value| round(value)).count() > 90);
+        }
     }
 
     #[test]

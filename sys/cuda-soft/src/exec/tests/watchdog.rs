@@ -121,6 +121,26 @@ fn endless() -> Vec<(&'static str, Vec<Inst>)> {
             vec![setp(Cmp::Eq, Ty::U32, 0, imm(0), imm(0)), when(0, false, Op::Bra { target: BODY + 1 })],
         ),
         ("a branch to a branch", vec![bra(BODY + 2), bra(BODY), bra(BODY + 1)]),
+        ("a look at one word behind the other", scan(WORDS)),
+    ]
+}
+
+/// Number of words of the memory that [`endless`] loops look at.
+const WORDS: u64 = 40;
+
+/// Reads so many words one after the other until one is not 0, as a kernel does that waits for any of its peers.
+fn scan(words: u64) -> Vec<Inst> {
+    vec![
+        mov(r(4), imm(0)),
+        mov(rd(3), rd(0)),
+        ld(Semantics::Acquire, Ty::U64, rd(2), rd(3), 0),
+        setp(Cmp::Ne, Ty::U64, 0, rd(2), imm(0)),
+        when(0, false, Op::Bra { target: BODY + 10 }),
+        bin(Binary::Add, Ty::U64, rd(3), rd(3), imm(8)),
+        bin(Binary::Add, Ty::U32, r(4), r(4), imm(1)),
+        setp(Cmp::Lt, Ty::U32, 0, r(4), imm(words)),
+        when(0, false, Op::Bra { target: BODY + 2 }),
+        when(0, true, Op::Bra { target: BODY }),
     ]
 }
 
@@ -131,7 +151,7 @@ fn is_killed(name: &str, result: &Result<(), Fault>) {
 #[test]
 fn loops_that_change_nothing_are_killed() {
     for (name, body) in endless() {
-        let rig = Rig::with(1, 2, deadly(KILLED_AFTER));
+        let rig = Rig::with(WORDS as usize, 2, deadly(KILLED_AFTER));
         is_killed(name, &rig.run(with_prologue(body), 2, 64));
     }
     // It reads another word now and then, which is no change.
@@ -144,7 +164,7 @@ fn loops_that_change_nothing_are_killed_where_memory_is_weak() {
     for (name, body) in endless() {
         let chance = Arc::new(Chance::new(Weak::default()));
         let checker = Arc::new(Checker::new(Some(Arc::clone(&chance)), 1 << 30));
-        let mut rig = Rig::new(1);
+        let mut rig = Rig::new(WORDS as usize);
         rig.engine = Engine::in_any_order(1, deadly(KILLED_AFTER), Some(chance));
         rig.check = Some(checker.begin(0, &checker.submitted(), std::iter::empty()));
         is_killed(name, &rig.run(with_prologue(body), 2, 64));
