@@ -78,7 +78,7 @@ fn two_readers_agree_on_the_order_of_two_writes() {
         let read =
             || format!("ld.relaxed.{scope}.global.u32 %r0, [%x]; ld.relaxed.{scope}.global.u32 %r1, [%x];");
         let threads = [write(1), write(2), read(), read()];
-        let outcomes = devices.count_of(SEEDS, &threads, placement, 1, Lines::Torn, |memory| {
+        let outcomes = devices.count_of(0..SEEDS, &threads, placement, 1, Lines::Torn, |memory| {
             [2, 3]
                 .into_iter()
                 .flat_map(|reader| [0, 1].map(|number| memory.register(reader, 0, number)))

@@ -1,9 +1,15 @@
 //! Programs with holes, their forms, and whether the outcomes of a form are those that the model allows.
 
+use std::ops::Range;
+
 use cuda_soft::Lines;
 
 use self::Seen::{Register, Word};
-use crate::rig::{Devices, Placement, SEEDS};
+use crate::rig::{Devices, Outcomes, Placement, SEEDS};
+
+/// Seeds of a form of which some outcome came with less than 2 % of [`SEEDS`], because those few cannot tell 1 % from a little less: work of two
+/// devices does not always go the same way with a seed.
+const MANY_SEEDS: u64 = 3000;
 
 /// Values that a test looks at.
 #[derive(Clone, Copy)]
@@ -50,21 +56,31 @@ fn judge(name: &[&str], threads: &[String], seen: &[Seen], allowed: &[&[u32]]) -
     let mut wrong = Vec::new();
     for (placement, scope) in [(Placement::Blocks, "gpu"), (Placement::Devices, "sys")] {
         let threads: Vec<String> = threads.iter().map(|text| text.replace("SCOPE", scope)).collect();
-        let outcomes = devices.count(&threads, placement, 1, Lines::Torn, |memory| {
-            let value = |seen: &Seen| match *seen {
-                Register(thread, number) => memory.register(thread, 0, number),
-                Word(word) => memory.shared(word),
-            };
-            seen.iter().map(value).collect()
-        });
+        let count = |seeds: Range<u64>| {
+            devices.count_of(seeds, &threads, placement, 1, Lines::Torn, |memory| {
+                let value = |seen: &Seen| match *seen {
+                    Register(thread, number) => memory.register(thread, 0, number),
+                    Word(word) => memory.shared(word),
+                };
+                seen.iter().map(value).collect()
+            })
+        };
+        let came = |outcomes: &Outcomes, outcome: &[u32]| outcomes.get(outcome).copied().unwrap_or(0);
+        let (mut seeds, mut outcomes) = (SEEDS, count(0..SEEDS));
+        if allowed.iter().any(|outcome| came(&outcomes, outcome) * 50 < SEEDS) {
+            for (outcome, more) in count(SEEDS..MANY_SEEDS) {
+                *outcomes.entry(outcome).or_default() += more;
+            }
+            seeds = MANY_SEEDS;
+        }
         let case = format!("{}, {placement:?}", name.join(", "));
         for (outcome, count) in outcomes.iter().filter(|(outcome, _)| !allowed.contains(&&outcome[..])) {
             wrong.push(format!("{case}: {outcome:?} is forbidden, and came {count} times"));
         }
         for allowed in allowed {
-            let count = outcomes.get(*allowed).copied().unwrap_or(0);
-            if count * 100 < SEEDS {
-                wrong.push(format!("{case}: {allowed:?} came {count} times only, of {SEEDS}"));
+            let count = came(&outcomes, allowed);
+            if count * 100 < seeds {
+                wrong.push(format!("{case}: {allowed:?} came {count} times only, of {seeds}"));
             }
         }
     }

@@ -14,7 +14,7 @@ fn often(outcomes: &Outcomes, which: impl Fn(&[u32]) -> bool) -> bool {
 fn halves(seeds: u64, write: &str, read: &str) -> Outcomes {
     let devices = Devices::new();
     let threads = [write.to_owned(), read.to_owned()];
-    devices.count_of(seeds, &threads, Placement::Devices, 1, Lines::Torn, |memory| {
+    devices.count_of(0..seeds, &threads, Placement::Devices, 1, Lines::Torn, |memory| {
         (0..4).map(|number| memory.register(1, 0, number)).collect()
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -99,13 +100,13 @@ impl Devices {
         lines: Lines,
         outcome: impl Fn(&Memory) -> Vec<u32>,
     ) -> Outcomes {
-        self.count_of(SEEDS, threads, placement, block, lines, outcome)
+        self.count_of(0..SEEDS, threads, placement, block, lines, outcome)
     }
 
-    /// The same with as many seeds as given.
+    /// The same with other seeds.
     pub(crate) fn count_of(
         &self,
-        seeds: u64,
+        seeds: Range<u64>,
         threads: &[String],
         placement: Placement,
         block: u32,
@@ -115,7 +116,7 @@ impl Devices {
         let text = program(threads);
         let functions = [0, 1].map(|device| self.load(device, &text));
         let mut outcomes = Outcomes::new();
-        for seed in 0..seeds {
+        for seed in seeds {
             cuda_soft::weaken(Weak { seed, lines });
             self.enter(0);
             // SAFETY: the memory is alive.
