@@ -105,9 +105,13 @@ fn hint(result: CUresult, software: bool) -> Option<&'static str> {
         CUresult::CUDA_ERROR_NOT_SUPPORTED => {
             "this device or driver cannot do it: update the driver or choose another transport"
         }
+        CUresult::CUDA_ERROR_LAUNCH_FAILED | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS if software => {
+            "a kernel or copy failed before this call, and standard error has the access; this context is lost and the process has to \
+             be restarted"
+        }
         CUresult::CUDA_ERROR_LAUNCH_FAILED | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => {
             "a kernel failed before this call; this context is lost and the process has to be restarted \
-             (compute-sanitizer finds the access; the software device has printed it to standard error)"
+             (compute-sanitizer finds the access)"
         }
         CUresult::CUDA_ERROR_ECC_UNCORRECTABLE => {
             "the GPU's memory is damaged: this context is lost; see nvidia-smi -q -d ECC and drain the node"
@@ -166,6 +170,13 @@ mod tests {
         let of_software = error(&table, true, "cuMemCreate", CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert!(of_software.message().contains("AQUEDUCT_SOFT_MEMORY"), "{of_software}");
         assert!(!of_software.message().contains("nvidia-smi"), "{of_software}");
+        for lost in [CUresult::CUDA_ERROR_LAUNCH_FAILED, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS] {
+            let [real, software] =
+                [false, true].map(|software| error(&table, software, "cuMemcpyHtoDAsync", lost));
+            assert!(real.message().contains("compute-sanitizer"), "{real}");
+            assert!(software.message().contains("standard error has the access"), "{software}");
+            assert!(!software.message().contains("compute-sanitizer"), "{software}");
+        }
         let e = error(&table, false, "cuMemCreate", CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!((e.kind(), e.op(), e.code()), (ErrorKind::Cuda, "cuMemCreate", 2));
         assert!(

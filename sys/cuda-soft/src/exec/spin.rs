@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_of_rounds_is_no_advance_from_its_third_time_and_another_order_is_one() {
+    fn a_cycle_of_rounds_is_no_advance_and_a_new_round_in_it_is_one() {
         for words in [9, 12, 64, 5000] {
             let mut spin = Spin::default();
             let mut round = |value| {
