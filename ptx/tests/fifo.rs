@@ -199,7 +199,8 @@ fn a_kernel_that_finds_no_room_leaves_when_told_to() {
     assert_eq!(record.state, ABORT_RECORD_COMPLETE);
     assert_eq!((record.operation, record.peer), (Operation::FIFO.0, NO_PEER));
     assert_eq!(record.seen, 0, "nothing was popped");
-    assert!((8..64).contains(&record.awaited), "waited for room at {}", record.awaited);
+    // Eight threads got room and push a second time, so 64 wait, and any of them is the first to leave.
+    assert!((8..8 + 64).contains(&record.awaited), "waited for room at {}", record.awaited);
     assert_eq!(queue.ring.head(), 8 + 64, "no thread pushes again after it was told to leave");
 }
 

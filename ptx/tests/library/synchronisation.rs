@@ -183,8 +183,9 @@ fn a_grid_barrier_that_was_given_up_is_used_again(form: Form) {
         }
     }
     let record = machine.record(0);
-    assert_eq!((record.operation, record.awaited, record.seen), (Operation::GRID_BARRIER.0, 3, 2));
-    assert_eq!(record.peer, NO_PEER);
+    assert_eq!((record.operation, record.awaited, record.peer), (Operation::GRID_BARRIER.0, 3, NO_PEER));
+    // The group that takes back the second arrival, and saw only its own, may be the one that writes the record.
+    assert!((1..=2).contains(&record.seen), "{} groups had arrived", record.seen);
 }
 
 fn a_grid_barrier_at_which_all_have_arrived_is_not_given_up(form: Form) {

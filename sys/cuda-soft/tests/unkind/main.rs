@@ -38,6 +38,25 @@ fn measure_with<const N: usize>(name: &str, seed: Option<u64>) -> [usize; N] {
     numbers.try_into().expect("as many numbers as asked for")
 }
 
+/// Measures an unkind device until `shows` is true of the numbers. A busy machine may look so late in most tries of one process that
+/// the device's work is done by then; five processes in a row are not so unlucky.
+fn shown<const N: usize>(name: &str, shows: impl Fn(&[usize; N]) -> bool) {
+    let mut seen = Vec::new();
+    while seen.len() < 5 {
+        let numbers = measure(name, true);
+        seen.push(numbers);
+        if shows(&numbers) {
+            return;
+        }
+    }
+    panic!("{name}, {TRIES} tries each: {seen:?}");
+}
+
+/// Whether each of these numbers of tries is of a device that puts off a part of what it does, neither nothing nor all.
+fn part(late: &[usize]) -> bool {
+    late.iter().all(|late| (CAUGHT..TRIES).contains(late))
+}
+
 /// Prints what `measure` reads.
 fn print<const N: usize>(numbers: [usize; N]) {
     println!("={}", numbers.map(|number| number.to_string()).join(" "));
@@ -71,8 +90,7 @@ fn measure_late_work() {
 
 #[test]
 fn copies_fills_and_values_of_an_unkind_device_begin_late() {
-    let late: [usize; 3] = measure("measure_late_work", true);
-    assert!(late.iter().all(|late| (CAUGHT..TRIES).contains(late)), "copies, fills, values: {late:?}");
+    shown::<3>("measure_late_work", |late| part(late));
     // Without the switch a short operation of an idle stream is over when the call returns.
     assert_eq!(measure("measure_late_work", false), [0; 3]);
 }
@@ -100,8 +118,7 @@ fn measure_late_news() {
 
 #[test]
 fn the_end_of_an_unkind_devices_work_is_told_late() {
-    let late: [usize; 2] = measure("measure_late_news", true);
-    assert!(late.iter().all(|late| (CAUGHT..TRIES).contains(late)), "streams, events: {late:?}");
+    shown::<2>("measure_late_news", |late| part(late));
     assert_eq!(measure("measure_late_news", false), [0; 2]);
 }
 
@@ -126,8 +143,7 @@ fn measure_asking() {
 /// A host that asks twice waits as one that waits by a call.
 #[test]
 fn late_work_of_an_unkind_device_is_hurried_by_who_asks_again() {
-    let [soon, later]: [usize; 2] = measure("measure_asking", true);
-    assert!(soon >= CAUGHT && later * 4 <= soon, "soon and later: {soon}, {later}");
+    shown::<2>("measure_asking", |[soon, later]| *soon >= CAUGHT && later * 4 <= *soon);
 }
 
 /// Fills a queue behind a gate, and lets go of it when it is done, without a wait for any of it: `1` if all went well.
