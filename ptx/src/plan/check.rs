@@ -140,9 +140,13 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
         return fail("a step of rows in a kernel that has none".to_owned());
     }
     if let Some(laps) = &kernel.laps {
-        let signals = laps.signals.iter().flat_map(|signal| [signal.outbound, signal.peer, signal.inbound]);
-        let waits = laps.waits.iter().flat_map(|wait| [wait.inbound, wait.expected, wait.rank]);
-        if signals.chain(waits).any(|number| matches!(number, Number::Row(_))) {
+        let fits = |step: &Step| {
+            matches!(step, Step::Signal(_) | Step::Wait(_) | Step::Port(_) | Step::PortWait { .. })
+        };
+        if !laps.meeting.iter().all(fits) {
+            return fail("a lap begins with signals and waits only".to_owned());
+        }
+        if laps.meeting.iter().flat_map(numbers).any(|number| matches!(number, Number::Row(_))) {
             return fail("the numbers of a lap's signals and waits must be fixed".to_owned());
         }
     }

@@ -1,6 +1,6 @@
 //! The description of a plan's kernel.
 
-use super::{Element, Move, Number, Signal, Step, Wait};
+use super::{Element, Move, Number, Step};
 
 /// The kernel of one rank: one launch is one call of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -113,11 +113,9 @@ pub struct Laps {
     pub chunks: u32,
     /// Offset of the state of a barrier of all blocks in the control area.
     pub barrier: u32,
-    /// Counters raised at the ranks with which this one exchanges packets, either way: twice in a new lap. They serve nothing
-    /// else, and their numbers are fixed.
-    pub signals: Vec<Signal>,
-    /// Counters that the same ranks raise.
-    pub waits: Vec<Wait>,
+    /// Tells the ranks with which this one exchanges packets, either way, and waits until they have told it: taken twice in a new
+    /// lap. These are signals and waits, of counters that serve nothing else or of port channels, and their numbers are fixed.
+    pub meeting: Vec<Step>,
 }
 
 /// How ranks tell each other the places and sizes of chunks, once in each call: each block shows this rank's rows to the block of

@@ -9,7 +9,7 @@ use aqueduct_ptx::abi::{
 };
 use aqueduct_ptx::plan::{Base, Element, Kernel, Operand, Port, PortPut, Step};
 
-use crate::rig::{ADDRESSES, Sizes, World, fixed, kernel, moved, operand, with_packets};
+use crate::rig::{ADDRESSES, CALLS, CANARY, Sizes, World, fixed, kernel, moved, operand, with_packets};
 use crate::ring::{Ring, word};
 
 /// Where the buffers lie in the channel's memories.
@@ -337,4 +337,36 @@ fn a_wait_takes_one_signal_of_the_peer() {
     let record = channel.record();
     assert_eq!((Operation(record.operation), record.peer), (Operation::WAIT, PEER));
     assert_eq!(channel.ring.head(), 2, "the third wait had no signal");
+}
+
+/// Packets of the old lap stay until the peer has ended its last call of it, and the peer's proxy may put new ones when this rank has
+/// told it that they are gone.
+#[test]
+fn a_lap_begins_through_a_port() {
+    let mut channel = Channel::new();
+    let packets = channel.world.memory[0].packets + 128;
+    let own = operand(0, Base::Packets, 3);
+    let send = moved(vec![operand(0, Base::Input, 0)], vec![own], 1, None);
+    let unpack = moved(vec![own], vec![operand(0, Base::Output, 0)], 1, None);
+    let mut kernel = channel.kernel(vec![send, Step::Sync, unpack]);
+    let laps = kernel.laps.as_mut().expect("a kernel with packets");
+    laps.meeting = vec![port(None, true, true), Step::PortWait { channel: fixed(ADDRESSES) }];
+    let all = usize::try_from(u64::from(laps.chunks) * 1024).expect("a few KiB");
+    let machine = &channel.world.machine;
+    machine.write(0, packets, &vec![0xee; all]);
+    machine.write(0, channel.world.memory[0].control + u64::from(CALLS), &u64::from(u32::MAX).to_ne_bytes());
+    machine.write(0, channel.world.memory[0].input + CANARY as u64, b"sixteen of bytes");
+    channel.launch_on(0, &kernel, Sizes { chunk: 16, input: 16, output: 16 });
+    for (met, content) in [(1, 0xee), (2, 0)] {
+        assert_eq!(channel.await_trigger(), (FLAG.with(SYNC), 0, 0, 0));
+        let found = channel.world.machine.read(0, packets, all);
+        assert!(found.iter().all(|&byte| byte == content), "the rank signalled {met} times");
+        channel.ring.pop();
+        word(channel.flushed).store(channel.ring.position, Ordering::Release);
+        channel.world.machine.write(0, channel.counters, &u64::to_ne_bytes(met));
+    }
+    assert_eq!(channel.serve(), []);
+    let machine = &channel.world.machine;
+    assert_eq!(machine.read(0, channel.counters + 8, 8), 2u64.to_ne_bytes(), "it took both signals");
+    assert_eq!(machine.read(0, channel.world.memory[0].output + CANARY as u64, 16), b"sixteen of bytes");
 }

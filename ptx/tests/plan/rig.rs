@@ -162,8 +162,10 @@ pub(crate) fn with_packets(kernel: Kernel, me: u32, chunks: u32) -> Kernel {
         packets,
         chunks: 2 * chunks * (1 + u32::from(kernel.double_scratch)),
         barrier: BARRIERS,
-        signals: peers().map(|peer| signal_at(me, peer, 256)).collect(),
-        waits: peers().map(|peer| wait_at(peer, 256)).collect(),
+        meeting: vec![
+            Step::Signal(peers().map(|peer| signal_at(me, peer, 256)).collect()),
+            Step::Wait(peers().map(|peer| wait_at(peer, 256)).collect()),
+        ],
     };
     Kernel { laps: Some(laps), ..kernel }
 }

@@ -2,6 +2,7 @@
 
 mod failures;
 mod multicast;
+mod over_hosts;
 mod programs;
 
 use std::sync::Arc;

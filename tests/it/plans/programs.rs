@@ -69,6 +69,33 @@ pub(super) fn gathered(ranks: u32) -> Plan {
     program.compile().unwrap()
 }
 
+/// All-gather by packets: each rank stores them into the scratch of its host's ranks, and has its proxy put them to the others'.
+pub(super) fn gathered_packets(ranks: u32, one_host: impl Fn(u32, u32) -> bool) -> Plan {
+    let program = CollectiveProgram::new("gathered-packets", Pattern::all_gather(ranks, 1))
+        .protocol(Protocol::Ll)
+        .threads_per_block(64)
+        .double_scratch(true);
+    let scratch: Vec<_> = program.ranks().map(|rank| rank.scratch(ranks)).collect();
+    for rank in program.ranks() {
+        let (me, input) = (rank.index(), rank.input().chunk(0));
+        let own = scratch[me as usize].chunk(me);
+        let (near, far): (Vec<_>, Vec<_>) = rank.peers().partition(|&peer| one_host(me, peer));
+        let far: Vec<_> = far.into_iter().map(|peer| rank.port_channel(peer)).collect();
+        rank.copy_packets(own, input, 0);
+        far.iter()
+            .for_each(|channel| channel.put_packets(scratch[channel.peer() as usize].chunk(me), own, 0));
+        for peer in near {
+            rank.memory_channel(peer).put_packets(scratch[peer as usize].chunk(me), input, 0);
+        }
+        rank.copy(rank.output().chunk(me), input, 0);
+        for peer in rank.peers() {
+            rank.unpack_packets(rank.output().chunk(peer), scratch[me as usize].chunk(peer), 0);
+        }
+        far.iter().for_each(|channel| channel.flush(0, SyncType::Before));
+    }
+    program.compile().unwrap()
+}
+
 /// All-gather through scratch by a pipeline: one block puts slices, another one copies them out, and a semaphore joins them.
 pub(super) fn pipelined(ranks: u32) -> Plan {
     let program = CollectiveProgram::new("pipelined", Pattern::all_gather(ranks, 1)).threads_per_block(64);

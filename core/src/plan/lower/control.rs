@@ -80,7 +80,7 @@ impl Control {
     }
 
     /// The counters of calls, one for each block.
-    pub(super) fn calls(&self) -> u32 {
+    pub(in crate::plan) fn calls(&self) -> u32 {
         self.calls
     }
 

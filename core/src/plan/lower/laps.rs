@@ -1,12 +1,16 @@
 //! Laps of flags: which ranks meet before the flags of packets start over.
+//!
+//! They tell each other by counters in each other's memory, or through a port channel where packets are all that joins them: a rank of
+//! another host does not map this one's memory.
 
 use std::collections::BTreeSet;
 
 use aqueduct_ptx::plan as ptx;
+use ptx::Number::Fixed;
 
 use super::control::Control;
 use super::ir::{Form, Op, Place, Plan, Protocol, RankPlan};
-use super::operands::{Address, Addresses};
+use super::operands::{Address, Addresses, Store};
 use super::refusal::refused;
 use super::steps::{signal, wait};
 use crate::error::Result;
@@ -33,12 +37,25 @@ pub(super) fn of_rank(
     if peers.is_empty() && !local {
         return Ok(None);
     }
-    let (mut signals, mut waits) = (Vec::new(), Vec::new());
+    let (mut signals, mut waits, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     for peer in peers {
+        if let Some(channel) = port_only(plan, rank, peer) {
+            ports.push(Fixed(addresses.index(Address::Port {
+                channel,
+                source: Store::Arena,
+                target: Store::Arena,
+            })));
+            continue;
+        }
         let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
         signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
         waits.push(wait(control.lap(peer), peer));
     }
+    // What proxies still read of this rank's packets is gone before they are zeroed.
+    let asks = |&channel| ptx::Step::Port(ptx::Port { channel, put: None, signal: true, flush: true });
+    let mut meeting: Vec<_> = ports.iter().map(asks).collect();
+    meeting.extend([ptx::Step::Signal(signals), ptx::Step::Wait(waits)]);
+    meeting.extend(ports.into_iter().map(|channel| ptx::Step::PortWait { channel }));
     let halves = if plan.settings.double_scratch { 2 } else { 1 };
     // Halves are as far apart as the rank with the most scratch needs.
     let most = plan.ranks.iter().map(|rank| rank.scratch_chunks).max().unwrap_or(0);
@@ -48,9 +65,16 @@ pub(super) fn of_rank(
         packets: addresses.index(Address::Packets(rank)),
         chunks: u32::try_from(chunks).map_err(|_| refused("more chunks of scratch than a kernel counts"))?,
         barrier: control.lap_barrier(),
-        signals,
-        waits,
+        meeting,
     }))
+}
+
+/// The first port channel to `peer`, if `rank` and `peer` map none of each other's memory. Its other end is the peer's first one back.
+fn port_only(plan: &Plan, rank: u32, peer: u32) -> Option<u32> {
+    let maps = |from: u32, to: u32| plan.ranks[from as usize].mapped().any(|other| other == to);
+    let mine = &plan.ranks[rank as usize].port_channels;
+    let channel = mine.iter().position(|&other| other == peer);
+    channel.filter(|_| !maps(rank, peer) && !maps(peer, rank)).and_then(|index| u32::try_from(index).ok())
 }
 
 /// How packets of a plan lie in scratch.
@@ -88,6 +112,27 @@ fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
 mod tests {
     use super::*;
     use crate::plan::samples;
+
+    /// Whether rank 0 meets the other by counters in memory, and by a port.
+    fn ways(plan: &Plan) -> (bool, bool) {
+        let control = Control::of(plan, &plan.ranks[0]).unwrap();
+        let laps = of_rank(plan, 0, &control, &mut Addresses::default()).unwrap().unwrap();
+        let any = |is: fn(&ptx::Step) -> bool| laps.meeting.iter().any(is);
+        let counters = any(|step| matches!(step, ptx::Step::Signal(list) if !list.is_empty()));
+        let port = any(|step| matches!(step, ptx::Step::Port(port) if port.signal && port.put.is_none()));
+        assert_eq!(any(|step| matches!(step, ptx::Step::Wait(list) if !list.is_empty())), counters);
+        assert_eq!(any(|step| matches!(step, ptx::Step::PortWait { .. })), port);
+        (counters, port)
+    }
+
+    #[test]
+    fn ranks_meet_by_a_port_if_nothing_else_joins_them() {
+        assert_eq!(ways(&samples::one_shot(2, true)), (true, false));
+        let mut plan = samples::port_packets();
+        assert_eq!(ways(&plan), (false, true));
+        (0..2).for_each(|rank| plan.ranks[rank].memory_channels = vec![1 - rank as u32]);
+        assert_eq!(ways(&plan), (true, false), "what moves otherwise does not matter");
+    }
 
     /// Flags of either half that are left from the lap before would be taken for those of the next one.
     #[test]

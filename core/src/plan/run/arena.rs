@@ -159,13 +159,7 @@ impl Uses {
 
 /// The ranks whose memory a rank's kernel uses, without itself. The same pairs both ways: who stores also hears.
 pub(super) fn neighbours(rank: u32, plan: &Plan) -> BTreeSet<u32> {
-    let mine = &plan.ranks[rank as usize];
-    let mut all: BTreeSet<u32> = mine.memory_channels.iter().copied().collect();
-    all.extend(mine.switches.iter().flat_map(|switch| &switch.ranks));
-    // Ranks that exchange packets begin a lap of flags together, by loads and stores.
-    all.extend(exchange_packets(rank, plan));
-    all.remove(&rank);
-    all
+    plan.ranks[rank as usize].mapped().filter(|&other| other != rank).collect()
 }
 
 /// The ranks whose proxies put packets into this rank's scratch, and those into whose scratch its own put them.
@@ -304,6 +298,11 @@ impl Arena {
     pub(super) fn add_to(&self, memories: &mut Memories) -> Result<()> {
         memories.add(None, Store::Arena, &self.mine)?;
         self.peers.iter().try_for_each(|(peer, memory)| memories.add(Some(*peer), Store::Arena, memory))
+    }
+
+    #[cfg(test)]
+    pub(super) fn buffer(&self) -> &GpuBuffer {
+        &self.buffer
     }
 
     /// Base of this rank's control area.

@@ -105,8 +105,8 @@ pub(super) fn describe(
     for peer in neighbours(rank, plan) {
         if !comm.topology().peer(peer).is_some_and(|peer| peer.is_reachable()) {
             let message = format!(
-                "rank {rank} cannot load from and store to the memory of rank {peer}, as memory channels, switches, and packets \
-                 through port channels need; to a rank of another host, put plain data through a port channel"
+                "rank {rank} cannot load from and store to the memory of rank {peer}, as memory channels and switches need; to a \
+                 rank of another host, put data through a port channel"
             );
             return Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer));
         }

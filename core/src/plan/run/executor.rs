@@ -68,6 +68,11 @@ impl Executor {
         Ok(prepared.into_iter().map(|inner| Self { inner: Arc::new(inner) }).collect())
     }
 
+    #[cfg(test)]
+    pub(super) fn prepared(&self) -> &Prepared {
+        &self.inner
+    }
+
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.inner.plan

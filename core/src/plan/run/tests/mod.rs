@@ -4,6 +4,7 @@ mod allocation;
 mod averages;
 mod copies;
 mod enqueuing;
+mod laps;
 mod launches;
 mod links;
 mod mscclpp;
