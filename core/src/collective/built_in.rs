@@ -34,13 +34,14 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 /// whether a call is in place.
 ///
 /// Ranks of several hosts talk through port channels, whose proxies reach only buffers that were shown: calls on others go slice by slice
-/// through memory of the library's own, and so do long messages of collectives that reduce. Hosts of equally many ranks share an all-reduce
-/// so that each byte crosses between hosts as often as with one rank for each host.
+/// through memory of the library's own, and so do long messages of collectives that reduce. A byte that all ranks of a host need, or have a
+/// part of, crosses between hosts as often as with one rank for each host; in an all-reduce and a reduce-scatter only where hosts have
+/// equally many ranks.
 ///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
 /// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
-/// all-reduce gives all ranks the same bits; one of several hosts of equally many ranks reduces first within each host, then in the order
-/// of hosts, which is that of their first ranks. A graph can capture calls. Cheap to clone.
+/// all-reduce gives all ranks the same bits. Of several hosts, what is reduced so that bytes are spared is reduced within each host first, then
+/// in the order of hosts, which is that of their first ranks. A graph can capture calls. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Collective {
     inner: Arc<Inner>,
@@ -114,7 +115,8 @@ impl Collective {
         let direct = entries[users..]
             .iter()
             .find(|entry| [ZERO_COPY, OVER_HOSTS].contains(&&*entry.name) && !entry.in_place());
-        let direct = direct.filter(|entry| entry.executor.reaches_buffers());
+        // Between hosts, messages that are longer than there is scratch for go slice by slice, too.
+        let direct = direct.filter(|entry| entry.executor.reaches_buffers() || entry.name == OVER_HOSTS);
         let staged = direct.filter(|_| entries.iter().all(|entry| !entry.sliced));
         let staged = staged.map(|entry| entry.executor.clone());
         let staging = match staged {
@@ -256,7 +258,7 @@ impl Collective {
                 )
             }
             (OVER_HOSTS, _) => format!(
-                "the ranks are on several hosts: through ports between them, and the buffers are {buffers}; {blocks} blocks ({why})"
+                "the ranks are on several hosts: through ports between them, which reach the buffers if need be; {blocks} blocks ({why})"
             ),
             (ZERO_COPY, _) => {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")

@@ -55,6 +55,7 @@ pub(super) fn choose(
     let Agreed { whole_lines, scratch } = agree(op, comm, (kind, config), &given, deadline)?;
     let (most_packet, most) = usual_blocks(geometry);
     let ranks = comm.size();
+    let several_hosts = Hosts::of(comm).count() > 1;
     let usual = Choice {
         packet_bytes: packet_bytes(kind, ranks, geometry),
         // Nothing was measured.
@@ -64,7 +65,7 @@ pub(super) fn choose(
         copy_bytes: copy_bytes(kind, geometry, whole_lines),
     };
     let (choice, why) = match given? {
-        _ if Hosts::of(comm).count() > 1 => (usual, "a rule; tables are for ranks of one host".to_owned()),
+        _ if several_hosts => (usual, String::new()),
         Some(table) => from_table(&table, comm, kind, usual),
         None => shipped(comm, kind, usual, "there is no table for these devices".to_owned()),
     };
@@ -110,6 +111,9 @@ pub(super) fn choose(
                 chosen.why.push_str(words);
             }
         }
+    }
+    if several_hosts {
+        chosen.why = "a rule; packets, copy engines and tables are for ranks of one host".to_owned();
     }
     Ok(chosen)
 }

@@ -390,13 +390,13 @@ impl<'a> Bench<'a> {
         Ok(wrong)
     }
 
-    /// A plan adds or multiplies in the order that its author chose, perhaps rounding between. So does an all-reduce of several hosts,
-    /// of which each reduces first.
+    /// A plan adds or multiplies in the order that its author chose, perhaps rounding between. So do built-in collectives of
+    /// several hosts, of which each reduces first.
     fn data(&self, call: &Call, expected: Expected) -> Expected {
         let topology = self.session.rank.comm.topology();
         let several_hosts = topology.peers().iter().any(|peer| !peer.same_host);
         match self.target {
-            Target::BuiltIn { .. } if *self.shape.kind() != Kind::AllReduce || !several_hosts => expected,
+            Target::BuiltIn { .. } if !several_hosts => expected,
             _ => expected.exact(call.ranks),
         }
     }

@@ -8,6 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(in super::super) struct Hosts {
     /// The number of its host, and how many ranks before it are there.
     places: Vec<(u32, u32)>,
+    /// The ranks of each host.
+    ranks: Vec<Vec<u32>>,
 }
 
 impl Hosts {
@@ -28,17 +30,17 @@ impl Hosts {
 
     /// Of ranks `0..ranks`, where `share` says whether two are on one host. Hosts are numbered by their first ranks.
     pub(in super::super) fn new(ranks: u32, share: impl Fn(u32, u32) -> bool) -> Self {
-        let mut places: Vec<(u32, u32)> = Vec::new();
+        let (mut places, mut all): (Vec<(u32, u32)>, Vec<Vec<u32>>) = (Vec::new(), Vec::new());
         for rank in 0..ranks {
             let first = (0..rank).find(|&before| share(before, rank));
-            let host = match first {
-                Some(first) => places[first as usize].0,
-                None => places.iter().map(|(host, _)| host + 1).max().unwrap_or(0),
-            };
-            let before = places.iter().filter(|(other, _)| *other == host).count() as u32;
-            places.push((host, before));
+            let host = first.map_or(all.len(), |first| places[first as usize].0 as usize);
+            if first.is_none() {
+                all.push(Vec::new());
+            }
+            places.push((host as u32, all[host].len() as u32));
+            all[host].push(rank);
         }
-        Self { places }
+        Self { places, ranks: all }
     }
 
     pub(super) fn share(&self, one: u32, other: u32) -> bool {
@@ -50,18 +52,33 @@ impl Hosts {
         self.places[rank as usize]
     }
 
+    /// How many ranks a host has.
+    pub(super) fn size(&self, host: u32) -> u32 {
+        self.ranks[host as usize].len() as u32
+    }
+
+    /// The rank in a place.
+    pub(super) fn rank(&self, host: u32, number: u32) -> u32 {
+        self.ranks[host as usize][number as usize]
+    }
+
+    /// The rank of `host` that hands on what `from` sends to all ranks there, so that every rank has as much to hand on as others.
+    pub(super) fn relay(&self, from: u32, host: u32) -> u32 {
+        let ranks = &self.ranks[host as usize];
+        ranks[self.place(from).1 as usize % ranks.len()]
+    }
+
     pub(in super::super) fn ranks(&self) -> u32 {
         self.places.len() as u32
     }
 
     pub(in super::super) fn count(&self) -> u32 {
-        self.places.iter().map(|(host, _)| host + 1).max().unwrap_or(0)
+        self.ranks.len() as u32
     }
 
     /// Whether all have as many ranks.
     pub(super) fn are_equal(&self) -> bool {
-        let size = |host| self.places.iter().filter(|(other, _)| *other == host).count() as u32;
-        (0..self.count()).all(|host| size(host) * self.count() == self.ranks())
+        self.ranks.iter().all(|ranks| ranks.len() == self.ranks[0].len())
     }
 }
 
@@ -83,6 +100,12 @@ mod tests {
             [true, true, false]
         );
         assert_eq!(hosts(b"aab").count(), 2);
+        assert_eq!(
+            [(0, 0), (1, 0), (0, 1)].map(|(host, number)| hosts(b"baba").rank(host, number)),
+            [0, 1, 2]
+        );
+        let relays = |host| [0, 1, 2, 3].map(|from| hosts(b"aaab").relay(from, host));
+        assert_eq!([relays(0), relays(1)], [[0, 1, 2, 0], [3, 3, 3, 3]]);
         assert!(hosts(b"aba").share(0, 2) && !hosts(b"aba").share(0, 1));
     }
 }

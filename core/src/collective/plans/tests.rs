@@ -95,6 +95,42 @@ fn plans_are_right_over_hosts() {
     }
 }
 
+/// However many ranks a host has: four of each of two hosts here, and three and one.
+#[test]
+fn a_byte_crosses_once_between_two_hosts() {
+    let crosses = |of: &[u8], kind: &Kind| {
+        let (ranks, in_place) = (of.len() as u32, false);
+        let hosts = Hosts::new(ranks, |one, other| of[one as usize] == of[other as usize]);
+        let shape = Shape { ranks, in_place, blocks: 2, threads: 128, copy_engines: false, own: false };
+        let (plan, _) = over_hosts(kind, shape, &hosts, false).unwrap().unwrap();
+        let ops = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops);
+        let puts = ops.filter_map(|operation| match &operation.op {
+            Op::Port(put) => Some(put.count),
+            _ => None,
+        });
+        (puts.sum::<u32>(), plan.ranks[0].input_chunks)
+    };
+    // Chunks that cross, of an input of so many: an all-reduce gathers what it has reduced.
+    let expected = [
+        (Kind::AllReduce, (16, 8)),
+        (Kind::ReduceScatter, (8, 8)),
+        (Kind::AllGather, (8, 1)),
+        (Kind::Broadcast { root: 5 }, (8, 8)),
+        (Kind::Reduce { root: 5 }, (1, 1)),
+    ];
+    for (kind, chunks) in expected {
+        assert_eq!(crosses(b"aaaabbbb", &kind), chunks, "{kind:?}");
+    }
+    let expected = [
+        (Kind::AllGather, (4, 1)),
+        (Kind::Broadcast { root: 1 }, (4, 4)),
+        (Kind::Reduce { root: 1 }, (1, 1)),
+    ];
+    for (kind, chunks) in expected {
+        assert_eq!(crosses(b"aaab", &kind), chunks, "{kind:?}");
+    }
+}
+
 /// Where a sum is complete is found by checks, whose memory grows with the square of the ranks, unless each reduces all at once.
 #[test]
 fn averages_of_many_ranks_need_no_check() {
