@@ -28,20 +28,21 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 /// go directly between buffers that were shown to the peers with [`buffers`](Self::buffers), the largest by copy engines where a table,
 /// the caller or a rule says so. Larger all-reduces of more than two ranks are pushed, slice by slice, into the scratch of the rank that
 /// reduces them, which writes the result to all outputs. On buffers that were not shown, large messages go slice by slice through memory
-/// of the library's own: an all-reduce through scratch, the others with a copy before and one behind. An all-to-all and a send-receive in place always take that way. In a gather only the
-/// root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
+/// of the library's own: an all-reduce through scratch, the others with a copy before and one behind. An all-to-all and a send-receive in
+/// place always take that way. In a gather only the root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
 /// buffers are. The choice depends only on what all ranks must agree on: count, type, whether the buffers were shown, and
 /// whether a call is in place.
 ///
-/// Ranks of several hosts talk through port channels, whose proxies reach only buffers that were shown: calls on others go slice by slice
-/// through memory of the library's own, and so do long messages of collectives that reduce. A byte that all ranks of a host need, or have a
-/// part of, crosses between hosts as often as with one rank for each host; in an all-reduce and a reduce-scatter only where hosts have
-/// equally many ranks.
+/// Ranks of several hosts talk through port channels, whose proxies reach only scratch and buffers that were shown. A byte that all ranks of a
+/// host need, or have a part of, crosses between hosts as often as with one rank for each host; in an all-reduce and a reduce-scatter only
+/// where hosts have equally many ranks, and in what reduces only up to 32 ranks if averages are among the variants. Where every host has
+/// several ranks, a reduce and a reduce-scatter of this kind send sums that lie in scratch, and take any buffers. All other calls on buffers
+/// that were not shown go slice by slice through memory of the library's own, and so do long messages of collectives that reduce.
 ///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
 /// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
-/// all-reduce gives all ranks the same bits. Of several hosts, what is reduced so that bytes are spared is reduced within each host first, then
-/// in the order of hosts, which is that of their first ranks. A graph can capture calls. Cheap to clone.
+/// all-reduce gives all ranks the same bits. Where hosts spare bytes, each first reduces what its own ranks have, in their order; then come
+/// the hosts in the order of their first ranks. A graph can capture calls. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Collective {
     inner: Arc<Inner>,
@@ -108,7 +109,10 @@ impl Collective {
         let executors = called_for(PREPARE, &kind, Executor::prepare_all(comm, &wanted, deadline))?;
         let entry = |(draft, executor): (Draft, Executor)| {
             let Draft { name, calls, sliced, .. } = draft;
-            Entry { name, executor, calls, sliced }
+            // A reduce through scratch takes any slice of the message. In other collectives parts of it belong to different ranks.
+            let sums =
+                name == OVER_HOSTS && matches!(kind, Kind::Reduce { .. }) && !executor.reaches_buffers();
+            Entry { name, executor, calls, sliced: sliced || sums }
         };
         let entries: Vec<Entry> = drafts.into_iter().zip(executors).map(entry).collect();
         // An all-reduce goes through scratch instead.
@@ -121,7 +125,8 @@ impl Collective {
         let staged = staged.map(|entry| entry.executor.clone());
         let staging = match staged {
             Some(executor) => {
-                let memory = Staging::prepare(comm, &executor, chosen.staging, deadline);
+                let longest = usize::try_from(executor.max_bytes()).unwrap_or(usize::MAX);
+                let memory = Staging::prepare(comm, &executor, chosen.staging.min(longest), deadline);
                 let memory = called_for(PREPARE, &kind, memory)?;
                 Some((executor, memory))
             }
@@ -180,8 +185,8 @@ impl Collective {
         })
     }
 
-    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `lines`, `two-shot`, `staged`, or the name of a
-    /// user's plan. As in [`launch`](Self::launch), no reduction means the sum.
+    /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `lines`, `two-shot`, `staged`, between hosts
+    /// `hosts` where scratch is all that proxies reach, or the name of a user's plan. As in [`launch`](Self::launch), no reduction means the sum.
     ///
     /// # Errors
     /// `InvalidUsage` for a count that the collective cannot have.
@@ -257,15 +262,23 @@ impl Collective {
                      bytes ({rule}; otherwise {why})"
                 )
             }
-            (OVER_HOSTS, _) => format!(
-                "the ranks are on several hosts: through ports between them, which reach the buffers if need be; {blocks} blocks ({why})"
-            ),
+            (OVER_HOSTS, Way::Plan(index)) => {
+                let reaches = inner.plans[index].executor.reaches_buffers();
+                let of = if reaches {
+                    "the buffers, which are shown to the peers"
+                } else {
+                    "scratch, whatever the buffers"
+                };
+                format!(
+                    "the ranks are on several hosts: through ports between them, from and to {of}; {blocks} blocks ({why})"
+                )
+            }
             (ZERO_COPY, _) => {
                 format!("more than {longest} bytes, and the buffers are {buffers}; {blocks} blocks ({why})")
             }
             (_, Way::Staged) if Hosts::of(&inner.comm).count() > 1 => format!(
                 "the ranks are on several hosts: through memory of the library's own, in slices of up to {} bytes, because the buffers are {buffers}, the call is longer, or it changes places within one buffer ({why})",
-                inner.chosen.staging
+                inner.staging.as_ref().map_or(0, |(_, staging)| staging.bytes())
             ),
             (TWO_SHOT, _) | (_, Way::Staged) => {
                 let staged =

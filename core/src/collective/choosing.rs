@@ -20,6 +20,8 @@ pub(super) struct Chosen {
     pub(super) push: Push,
     /// Bytes of a slice of a large message on buffers that peers do not reach.
     pub(super) staging: usize,
+    /// What the collective may take of scratch.
+    pub(super) scratch: u64,
 }
 
 /// Which messages are pushed. No table has a column for it.
@@ -55,7 +57,6 @@ pub(super) fn choose(
     let Agreed { whole_lines, scratch } = agree(op, comm, (kind, config), &given, deadline)?;
     let (most_packet, most) = usual_blocks(geometry);
     let ranks = comm.size();
-    let several_hosts = Hosts::of(comm).count() > 1;
     let usual = Choice {
         packet_bytes: packet_bytes(kind, ranks, geometry),
         // Nothing was measured.
@@ -64,13 +65,16 @@ pub(super) fn choose(
         blocks: most,
         copy_bytes: copy_bytes(kind, geometry, whole_lines),
     };
-    let (choice, why) = match given? {
-        _ if several_hosts => (usual, String::new()),
+    let (given, staging) = (given?, staging_bytes(ranks, config, geometry, scratch));
+    if Hosts::of(comm).count() > 1 {
+        let why = "a rule; packets, copy engines and tables are for ranks of one host".to_owned();
+        return Ok(Chosen { choice: usual, why, push: Push::default(), staging, scratch });
+    }
+    let (choice, why) = match given {
         Some(table) => from_table(&table, comm, kind, usual),
         None => shipped(comm, kind, usual, "there is no table for these devices".to_owned()),
     };
-    let staging = staging_bytes(ranks, config, geometry, scratch);
-    let mut chosen = Chosen { choice, why, push: Push::default(), staging };
+    let mut chosen = Chosen { choice, why, push: Push::default(), staging, scratch };
     // A limit that one job's scratch serves may be too much for another's: two halves of packets of twice the bytes, from every
     // rank, in up to four plans, which leave the other half to plans of slices.
     let most = scratch / (32 * u64::from(ranks));
@@ -111,9 +115,6 @@ pub(super) fn choose(
                 chosen.why.push_str(words);
             }
         }
-    }
-    if several_hosts {
-        chosen.why = "a rule; packets, copy engines and tables are for ranks of one host".to_owned();
     }
     Ok(chosen)
 }

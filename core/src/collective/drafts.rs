@@ -12,7 +12,7 @@ use super::tuning::Choice;
 use crate::channel::Geometry;
 use crate::error::Result;
 use crate::gpu::Series;
-use crate::plan::{ExecutorConfig, Kind, Plan};
+use crate::plan::{ExecutorConfig, Kind, Plan, RankPlan};
 
 /// The name of the way through scratch.
 pub(super) const TWO_SHOT: &str = "two-shot";
@@ -74,11 +74,24 @@ pub(super) fn drafts(
             plans::over_hosts(kind, shape(chosen.choice.blocks), hosts, config.averages())
         {
             let (plan, length) = made?;
-            let most = if length == Length::Any { u64::MAX } else { chosen.staging as u64 };
+            let most = match length {
+                Length::Any => u64::MAX,
+                Length::Scratch => longest(&plan, chosen),
+            };
             add(OVER_HOSTS, plan, most, 0..=u64::MAX);
         }
     }
     Ok(drafts)
+}
+
+/// The longest message of a plan that takes as much of scratch as hosts and their ranks make it: a slice, or what two such plans, of which
+/// one is for calls in place, find room for in half of what the collective may take.
+fn longest(plan: &Plan, chosen: &Chosen) -> u64 {
+    let most = |chunks: fn(&RankPlan) -> u32| plan.ranks.iter().map(chunks).max().unwrap_or(0).max(1);
+    let (message, scratch) = (most(|rank| rank.input_chunks), most(|rank| rank.scratch_chunks));
+    let room = chosen.scratch / 4 / u64::from(scratch) * u64::from(message);
+    let least = 16 * plan.ranks.len() as u64;
+    (chosen.staging as u64).min(room / 16 * 16).max(least)
 }
 
 /// Adds the plans of a collective, those for short messages first: name, plan, its longest message of the input in bytes, and the calls
@@ -112,4 +125,31 @@ fn built_in(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each host adds its sum to a root's scratch, and without sums of hosts each rank its data.
+    #[test]
+    fn plans_of_many_hosts_find_room() {
+        let choice = Choice { packet_bytes: 0, line_bytes: 0, packet_blocks: 1, blocks: 2, copy_bytes: 0 };
+        let (staging, scratch) = (16 << 20, 512 << 20);
+        let chosen = Chosen { choice, why: String::new(), push: Push::default(), staging, scratch };
+        let hosts = Hosts::new(50, |one, other| one / 2 == other / 2);
+        let shape =
+            Shape { ranks: 50, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
+        for kind in [Kind::Reduce { root: 7 }, Kind::ReduceScatter, Kind::AllReduce] {
+            for averages in [false, true] {
+                let (plan, _) = plans::over_hosts(&kind, shape, &hosts, averages).unwrap().unwrap();
+                let bytes = longest(&plan, &chosen);
+                let chunks =
+                    |of: fn(&RankPlan) -> u32| plan.ranks.iter().map(of).map(u64::from).max().unwrap();
+                let chunk = bytes.div_ceil(chunks(|rank| rank.input_chunks));
+                let taken = 2 * chunk * chunks(|rank| rank.scratch_chunks);
+                assert!(taken <= scratch && bytes >= 2 << 20, "{kind:?}: {taken} for {bytes}");
+            }
+        }
+    }
 }

@@ -386,12 +386,6 @@ impl RankPlan {
             ChannelKind::Port => &self.port_channels,
         }
     }
-
-    /// The ranks whose memory its kernel accesses, perhaps itself and some more than once.
-    pub(super) fn mapped(&self) -> impl Iterator<Item = u32> {
-        let switches = self.switches.iter().flat_map(|switch| &switch.ranks);
-        self.memory_channels.iter().chain(switches).copied()
-    }
 }
 
 impl Plan {

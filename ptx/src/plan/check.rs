@@ -140,8 +140,11 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
         return fail("a step of rows in a kernel that has none".to_owned());
     }
     if let Some(laps) = &kernel.laps {
-        let fits = |step: &Step| {
-            matches!(step, Step::Signal(_) | Step::Wait(_) | Step::Port(_) | Step::PortWait { .. })
+        let fits = |step: &Step| match step {
+            Step::Signal(_) | Step::Wait(_) | Step::PortWait { .. } => true,
+            // Data could be packets, whose flag is not known yet.
+            Step::Port(port) => port.put.is_none() && port.signal,
+            _ => false,
         };
         if !laps.meeting.iter().all(fits) {
             return fail("a lap begins with signals and waits only".to_owned());

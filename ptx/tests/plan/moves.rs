@@ -1,6 +1,6 @@
 //! Moves of every kind.
 
-use aqueduct_ptx::plan::{Base, Element, Kernel, Number, Operand, Reduction, Step};
+use aqueduct_ptx::plan::{Base, Element, Kernel, Number, Operand, Port, PortPut, Reduction, Step};
 
 use crate::elements::REDUCTIONS;
 use crate::rig::{fixed, kernel, moved, with_packets};
@@ -263,6 +263,16 @@ fn mistakes_are_refused() {
     let copy = || moved(vec![at(Base::Input, 0)], vec![at(Base::Output, 0)], 1, None);
     let good = kernel(1, Element::F32, vec![copy()]);
     assert!(solo.world.render(&good).is_ok());
+    let begun_by = |step: Step| {
+        let mut kernel = with_packets(good.clone(), 0, 1);
+        kernel.laps.as_mut().expect("it has laps").meeting.push(step);
+        kernel
+    };
+    let port = |data: Option<Operand>, signal: bool| {
+        let put = |side| PortPut { source: side, target: side, count: fixed(1), awaits: None };
+        let channel = if data.is_some() || !signal { fixed(0) } else { Number::Row(0) };
+        Step::Port(Port { channel, put: data.map(put), signal, flush: true })
+    };
     let addresses = Kernel { addresses: 600, ..good.clone() };
     assert!(refused(&addresses).contains("4096"), "{}", refused(&addresses));
     for (broken, word) in [
@@ -288,6 +298,10 @@ fn mistakes_are_refused() {
             ),
             "laps",
         ),
+        (begun_by(Step::Sync), "signals and waits only"),
+        (begun_by(port(None, true)), "must be fixed"),
+        (begun_by(port(Some(at(Base::Packets, 0)), true)), "signals and waits only"),
+        (begun_by(port(None, false)), "signals and waits only"),
     ] {
         assert!(refused(&broken).contains(word), "{}", refused(&broken));
     }

@@ -1,7 +1,7 @@
 //! Ranks of several hosts.
 
 use aqueduct::ErrorKind;
-use aqueduct::collective::{PointToPoint, VariableCollective};
+use aqueduct::collective::{CollectiveConfig, PointToPoint, VariableCollective};
 use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::{Bench, PLACES, STAGING, barrier, config, kinds};
@@ -15,15 +15,22 @@ fn run(rank: &Rank) {
     refused(rank);
 }
 
+/// The same with averages.
+fn averaging() -> CollectiveConfig {
+    config().with_variants([Reduction::Sum, Reduction::Max, Reduction::Avg].map(|op| (Element::F32, op)))
+}
+
 fn of_kind(rank: &Rank, kind: Kind) {
-    let mut bench = Bench::new(rank, kind.clone(), config());
-    // Hosts of equally many ranks reduce first among themselves.
-    bench.exact = matches!(kind, Kind::AllReduce | Kind::Reduce { .. } | Kind::ReduceScatter);
+    let mut bench = Bench::new(rank, kind.clone(), averaging());
+    // Where bytes are spared, hosts reduce among themselves first.
+    let reduces = matches!(kind, Kind::AllReduce | Kind::Reduce { .. } | Kind::ReduceScatter);
+    bench.exact = reduces;
+    let ops = [Reduction::Sum, Reduction::Max, if reduces { Reduction::Avg } else { Reduction::Sum }];
     ways(&bench);
     // From one element to several slices, of which the last is short; a call between hosts takes milliseconds.
     let parts = [1, 5, 4 * bench.limit() + 3, 0, bench.limit() + 1];
     for place in PLACES {
-        for (part, op) in parts.into_iter().zip([Reduction::Sum, Reduction::Max].into_iter().cycle()) {
+        for (part, op) in parts.into_iter().zip(ops.into_iter().cycle()) {
             bench.run(place, part, op);
         }
     }
@@ -48,13 +55,16 @@ fn ways(bench: &Bench<'_>) {
     let bounded =
         matches!(bench.collective.kind(), Kind::AllReduce | Kind::Reduce { .. } | Kind::ReduceScatter);
     let peers = bench.rank.comm.peers();
-    let together = peers.iter().all(|one| peers.iter().filter(|other| one.same_host(other)).count() > 1);
-    // Proxies send sums of a host only, which lie in scratch.
-    let sums = together && matches!(bench.collective.kind(), Kind::Reduce { .. } | Kind::ReduceScatter);
+    let sizes: Vec<_> =
+        peers.iter().map(|one| peers.iter().filter(|other| one.same_host(other)).count()).collect();
+    let (several, equal) = (sizes.iter().all(|size| *size > 1), sizes.iter().all(|size| *size == sizes[0]));
+    // Proxies send sums of a host only, which lie in scratch; any slice of a reduce is one.
+    let sliced = several && matches!(bench.collective.kind(), Kind::Reduce { .. });
+    let sums = sliced || several && equal && *bench.collective.kind() == Kind::ReduceScatter;
     let swaps = matches!(bench.collective.kind(), Kind::AllToAll | Kind::SendRecv);
     for part in [1, STAGING / 4 / inputs, STAGING / 4 / inputs + 1] {
         let count = inputs * part;
-        let fits = !bounded || 4 * count <= STAGING;
+        let fits = !bounded || sliced || 4 * count <= STAGING;
         for in_place in [false, true] {
             let hidden = bench.collective.algorithm(in_place, count, Element::F32, None).unwrap();
             assert_eq!(hidden, if sums && fits { "hosts" } else { "staged" });
@@ -63,7 +73,7 @@ fn ways(bench: &Bench<'_>) {
             assert_eq!(shown, if fits && !(in_place && swaps) { "hosts" } else { "staged" });
         }
     }
-    let explain = |shown| bench.collective.explain(false, shown, inputs, Element::F32, None).unwrap();
+    let explain = |shown: bool| bench.collective.explain(false, shown, inputs, Element::F32, None).unwrap();
     let (shown, hidden) = (explain(true), explain(false));
     assert!(shown.contains("several hosts: through ports between them"), "{shown}");
     if sums {
@@ -98,17 +108,26 @@ mod soft {
     fn of_fewer_ranks_than_hosts() {
         let test = "built_in::over_hosts::soft::of_fewer_ranks_than_hosts";
         threads_on_hosts(Machine::Software, &["a", "b", "c", "a", "b", "c"], test, |rank| {
-            let mut bench = Bench::new(&rank, Kind::AllReduce, config());
-            bench.exact = true;
-            for place in [PLACES[1], PLACES[2], PLACES[3]] {
-                [1, 100, 257].into_iter().for_each(|part| bench.run(place, part, Reduction::Sum));
+            let root = 4;
+            let rooted = [Kind::Broadcast { root }, Kind::Reduce { root }];
+            for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather].into_iter().chain(rooted) {
+                let mut bench = Bench::new(&rank, kind, averaging());
+                bench.exact = true;
+                for place in [PLACES[1], PLACES[2], PLACES[3]] {
+                    [1, 100, 257].into_iter().for_each(|part| bench.run(place, part, Reduction::Sum));
+                }
+                rank.barrier();
             }
-            rank.barrier();
         });
     }
 
     #[test]
     fn of_different_numbers_of_ranks() {
         hosts(&["a", "b", "b"], "of_different_numbers_of_ranks");
+    }
+
+    #[test]
+    fn of_several_ranks_but_not_equally_many() {
+        hosts(&["a", "b", "b", "a", "b"], "of_several_ranks_but_not_equally_many");
     }
 }

@@ -390,8 +390,8 @@ impl<'a> Bench<'a> {
         Ok(wrong)
     }
 
-    /// A plan adds or multiplies in the order that its author chose, perhaps rounding between. So do built-in collectives of
-    /// several hosts, of which each reduces first.
+    /// A plan adds or multiplies in the order that its author chose, perhaps rounding between. So may built-in collectives of
+    /// several hosts, of which each may reduce first.
     fn data(&self, call: &Call, expected: Expected) -> Expected {
         let topology = self.session.rank.comm.topology();
         let several_hosts = topology.peers().iter().any(|peer| !peer.same_host);

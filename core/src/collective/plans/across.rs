@@ -2,7 +2,7 @@
 
 use super::by_hosts;
 use super::hosts::Hosts;
-use super::links::Links;
+use super::links::links;
 use super::shape::{Shape, peers, plain, scratch};
 use crate::plan::Kind;
 use crate::plan::program::{CollectiveProgram, Pattern, Reduction};
@@ -62,7 +62,7 @@ fn move_parts(
     hosts: &Hosts,
     root: Option<u32>,
 ) -> CollectiveProgram {
-    let n = shape.ranks;
+    let (n, group) = (shape.ranks, shape.group());
     // What rank `from` gives rank `to`: where it belongs, and where it lies.
     let part = |from: u32, to: u32| {
         let (input, output) = (program.rank(from).input(), program.rank(to).output());
@@ -78,60 +78,70 @@ fn move_parts(
         let me = rank.index();
         let mut others = peers(&rank);
         others.retain(|&peer| part(me, peer).is_some() || part(peer, me).is_some());
-        let links = Links::new(&shape, hosts, rank, &others);
-        links.begin();
-        links.put(&shape, |peer| part(me, peer));
+        let (near, far) = links(&shape, hosts, rank, &others);
+        // What takes longest begins first.
+        far.tell(|peer| part(peer, me).is_some());
+        near.begin();
+        far.told(|peer| part(me, peer).is_some());
+        far.put(|peer| part(me, peer));
+        near.put((&group).into(), |peer| part(me, peer));
         // A gather and a scatter have one plan for calls in place and others, which copies the root's own part, perhaps onto itself.
         if let Some((there, here)) = part(me, me).filter(|_| !shape.in_place) {
-            rank.copy(there, here, &shape.group());
+            rank.copy(there, here, &group);
         }
-        links.come(|peer| part(peer, me).is_some());
-        links.end();
+        near.come();
+        far.come(|peer| part(peer, me).is_some());
+        far.end();
     }
     program
 }
 
 /// Every rank sends each other rank its part, which that one reduces.
 fn reduce_scatter(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
-    let n = shape.ranks;
+    let (n, group) = (shape.ranks, shape.group());
     let program = shape.program("reduce-scatter over hosts", Pattern::reduce_scatter(n, 1));
     let scratch = scratch(&program, n);
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
-        let links = Links::new(&shape, hosts, rank, &peers(&rank));
-        links.begin();
-        links.put(&shape, |peer| Some((scratch[peer as usize].chunk(me), input.chunk(peer))));
-        links.come(|_| true);
+        let (near, far) = links(&shape, hosts, rank, &peers(&rank));
+        let part = |peer: u32| Some((scratch[peer as usize].chunk(me), input.chunk(peer)));
+        far.tell(|_| true);
+        near.begin();
+        far.told(|_| true);
+        far.put(part);
+        near.put((&group).into(), part);
+        near.come();
+        far.come(|_| true);
         let come = scratch[me as usize];
         let source = |from: u32| plain(if from == me { input.chunk(me) } else { come.chunk(from) });
-        rank.reduce_in_order(rank.output().chunk(0), (0..n).map(source), Reduction::Sum, &shape.group());
-        links.end();
+        rank.reduce_in_order(rank.output().chunk(0), (0..n).map(source), Reduction::Sum, &group);
+        far.end();
     }
     program
 }
 
 /// All others send their inputs to the root, which reduces them.
 fn reduce(shape: Shape, hosts: &Hosts, root: u32) -> CollectiveProgram {
-    let n = shape.ranks;
+    let (n, group) = (shape.ranks, shape.group());
     let program = shape.program("reduce over hosts", Pattern::reduce(n, 1, root).cut_into(1));
     let scratch = program.rank(root).scratch(n);
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input().chunks(..));
         let others = if me == root { peers(&rank) } else { vec![root] };
-        let links = Links::new(&shape, hosts, rank, &others);
-        links.begin();
-        links.put(&shape, |peer| (peer == root).then(|| (scratch.chunk(me), input)));
-        links.come(|_| me == root);
+        let (near, far) = links(&shape, hosts, rank, &others);
+        let sent = |peer: u32| (peer == root).then(|| (scratch.chunk(me), input));
+        far.tell(|_| me == root);
+        near.begin();
+        far.told(|peer| peer == root);
+        far.put(sent);
+        near.put((&group).into(), sent);
+        near.come();
+        far.come(|_| me == root);
         if me == root {
             let source = |from: u32| plain(if from == me { input } else { scratch.chunk(from) });
-            rank.reduce_in_order(
-                rank.output().chunks(..),
-                (0..n).map(source),
-                Reduction::Sum,
-                &shape.group(),
-            );
+            rank.reduce_in_order(rank.output().chunks(..), (0..n).map(source), Reduction::Sum, &group);
         }
-        links.end();
+        far.end();
     }
     program
 }
@@ -145,20 +155,26 @@ fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let group = shape.group();
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
-        let links = Links::new(&shape, hosts, rank, &peers(&rank));
-        links.put(&shape, |peer| Some((inputs[peer as usize].chunk(me), input.chunk(peer))));
-        links.come(|_| true);
+        let (near, far) = links(&shape, hosts, rank, &peers(&rank));
+        let part = |peer: u32| Some((inputs[peer as usize].chunk(me), input.chunk(peer)));
+        far.put(part);
+        near.put((&group).into(), part);
+        near.come();
+        far.come(|_| true);
         let mine = rank.output().chunk(me);
         let come = inputs[me as usize];
         let source = |from: u32| plain(if from == me { input.chunk(me) } else { come.chunk(from) });
         rank.reduce_in_order(mine, (0..n).map(source), Reduction::Sum, &group);
-        links.meet();
-        links.put(&shape, |peer| Some((results[peer as usize].chunk(me), mine)));
-        links.come(|_| true);
+        far.meet();
+        let result = |peer: u32| Some((results[peer as usize].chunk(me), mine));
+        far.put(result);
+        near.put((&group).into(), result);
+        near.come();
+        far.come(|_| true);
         for peer in rank.peers() {
             rank.copy(rank.output().chunk(peer), results[me as usize].chunk(peer), &group);
         }
-        links.end();
+        far.end();
     }
     program
 }

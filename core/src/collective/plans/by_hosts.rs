@@ -2,75 +2,45 @@
 //! reduce before they send, and hand on what they got.
 
 use super::hosts::Hosts;
-use super::links::Links;
-use super::shape::{Shape, plain, scratch};
-use crate::plan::program::{CollectiveProgram, Pattern, Rank, Reduction};
+use super::links::links;
+use super::shape::{Shape, peers, plain, scratch};
+use crate::plan::program::{CollectiveProgram, Pattern, Rank, Reduction, ThreadBlockGroup};
 
-/// The peers on a rank's own host, and those of other hosts that are `far`.
-fn peers(hosts: &Hosts, rank: &Rank<'_>, far: impl Fn(u32) -> bool) -> (Vec<u32>, Vec<u32>) {
-    let (near, others): (Vec<u32>, Vec<u32>) =
-        rank.peers().partition(|&peer| hosts.share(rank.index(), peer));
-    (near, others.into_iter().filter(|&peer| far(peer)).collect())
+/// The blocks that move the `nth` of `count` parts: one if that leaves none of them idle, or all together. Otherwise a plan would have as
+/// many operations as there are parts times blocks, thousands for each rank.
+fn movers(shape: &Shape, nth: u32, count: u32) -> ThreadBlockGroup {
+    let one = nth % shape.blocks;
+    if count < shape.blocks { shape.group() } else { ThreadBlockGroup::new(one..one + 1) }
 }
 
 /// Each rank sends its part to one rank of every other host, which hands it on there.
 pub(super) fn all_gather(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let program = shape.program("all-gather by hosts", Pattern::all_gather(shape.ranks, 1));
     let group = shape.group();
+    let sends = |from: u32, to: u32| !hosts.share(from, to) && hosts.relay(from, hosts.place(to).0) == to;
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input().chunk(0));
         let output = |peer: u32, from: u32| program.rank(peer).output().chunk(from);
-        let sends = |from: u32, to: u32| hosts.relay(from, hosts.place(to).0) == to;
-        let (near, far) = peers(hosts, &rank, |peer| sends(me, peer) || sends(peer, me));
-        let relayed: Vec<u32> = far.iter().copied().filter(|&peer| sends(peer, me)).collect();
-        let [near, far] = [near, far].map(|peers| Links::new(&shape, hosts, rank, &peers));
+        let others = peers(&rank).into_iter();
+        let others: Vec<u32> =
+            others.filter(|&peer| hosts.share(me, peer) || sends(me, peer) || sends(peer, me)).collect();
+        let relayed: Vec<u32> = others.iter().copied().filter(|&peer| sends(peer, me)).collect();
+        let (near, far) = links(&shape, hosts, rank, &others);
 
-        far.tell();
+        far.tell(|peer| sends(peer, me));
         near.begin();
-        far.told();
-        far.put(&shape, |peer| sends(me, peer).then(|| (output(peer, me), input)));
-        near.put(&shape, |peer| Some((output(peer, me), input)));
+        far.told(|peer| sends(me, peer));
+        far.put(|peer| sends(me, peer).then(|| (output(peer, me), input)));
+        near.put((&group).into(), |peer| Some((output(peer, me), input)));
         if !shape.in_place {
             rank.copy(output(me, me), input, &group);
         }
         far.come(|peer| sends(peer, me));
-        for from in relayed {
-            near.put(&shape, |peer| Some((output(peer, from), output(me, from))));
+        for (nth, &from) in (0..).zip(&relayed) {
+            let blocks = movers(&shape, nth, relayed.len() as u32);
+            near.put((&blocks).into(), |peer| Some((output(peer, from), output(me, from))));
         }
-        near.come(|_| true);
-        far.end();
-    }
-    program
-}
-
-/// The root sends to one rank of every other host, which hands it on there.
-pub(super) fn broadcast(shape: Shape, hosts: &Hosts, root: u32) -> CollectiveProgram {
-    let program = shape.program("broadcast by hosts", Pattern::broadcast(shape.ranks, 1, root));
-    let output = |of: u32| program.rank(of).output().chunks(..);
-    for rank in program.ranks() {
-        let me = rank.index();
-        let first = leader(hosts, root, hosts.place(me).0);
-        let (mut near, far) = peers(hosts, &rank, |peer| {
-            let (one, other) = if me == root { (peer, me) } else { (me, peer) };
-            other == root && leader(hosts, root, hosts.place(one).0) == one
-        });
-        near.retain(|&peer| me == first || peer == first);
-        let [near, far] = [near, far].map(|peers| Links::new(&shape, hosts, rank, &peers));
-
-        far.tell();
-        near.begin();
-        far.told();
-        let mine = if me == root { rank.input().chunks(..) } else { output(me) };
-        if me == root {
-            far.put(&shape, |peer| Some((output(peer), mine)));
-        } else {
-            far.come(|_| true);
-        }
-        near.put(&shape, |peer| (me == first).then(|| (output(peer), mine)));
-        if me == root && !shape.in_place {
-            rank.copy(output(me), mine, &shape.group());
-        }
-        near.come(|_| true);
+        near.come();
         far.end();
     }
     program
@@ -81,62 +51,97 @@ fn leader(hosts: &Hosts, root: u32, host: u32) -> u32 {
     if hosts.place(root).0 == host { root } else { hosts.rank(host, 0) }
 }
 
-/// The ranks of a host send to one of them, which reduces and sends the sum to the root.
+/// The leader of a rank's host, and the peers that the rank exchanges data with: within a host all with the leader, and the leaders with
+/// the root.
+fn star(hosts: &Hosts, rank: &Rank<'_>, root: u32) -> (u32, Vec<u32>) {
+    let me = rank.index();
+    let leads = |rank: u32| leader(hosts, root, hosts.place(rank).0) == rank;
+    let exchanges = |peer: u32| match hosts.share(me, peer) {
+        true => leads(me) || leads(peer),
+        false => leads(me) && leads(peer) && (me == root || peer == root),
+    };
+    let peers = peers(rank).into_iter().filter(|&peer| exchanges(peer)).collect();
+    (leader(hosts, root, hosts.place(me).0), peers)
+}
+
+/// The root sends to one rank of every other host, which hands it on there.
+pub(super) fn broadcast(shape: Shape, hosts: &Hosts, root: u32) -> CollectiveProgram {
+    let program = shape.program("broadcast by hosts", Pattern::broadcast(shape.ranks, 1, root));
+    let group = shape.group();
+    let output = |of: u32| program.rank(of).output().chunks(..);
+    for rank in program.ranks() {
+        let me = rank.index();
+        let (leader, others) = star(hosts, &rank, root);
+        let (near, far) = links(&shape, hosts, rank, &others);
+        let mine = if me == root { rank.input().chunks(..) } else { output(me) };
+
+        far.tell(|_| me != root);
+        near.begin();
+        far.told(|_| me == root);
+        far.put(|peer| (me == root).then(|| (output(peer), mine)));
+        if me != root {
+            far.come(|_| true);
+        }
+        near.put((&group).into(), |peer| (me == leader).then(|| (output(peer), mine)));
+        if me == root && !shape.in_place {
+            rank.copy(output(me), mine, &group);
+        }
+        near.come();
+        far.end();
+    }
+    program
+}
+
+/// The ranks of a host send to its leader, which reduces and sends the sum to the root.
 pub(super) fn reduce(shape: Shape, hosts: &Hosts, root: u32) -> CollectiveProgram {
     let program = shape.program("reduce by hosts", Pattern::reduce(shape.ranks, 1, root).cut_into(1));
-    let group = shape.group();
-    // What the others of the host have, with the host's sum in the leader's own place; and at the root the sums of the other hosts.
+    let (group, home) = (shape.group(), hosts.place(root).0);
+    // What the others of the host have, with the host's sum in the leader's own place.
     let within = |host: u32| {
         let size = hosts.size(host);
         (size > 1).then(|| program.rank(leader(hosts, root, host)).scratch(size))
     };
     let within: Vec<_> = (0..hosts.count()).map(within).collect();
-    let between = program.rank(root).scratch(hosts.count());
+    let sums = program.rank(root).scratch(hosts.count() - 1);
+    let sum_of = |host: u32| sums.chunk(host - u32::from(host > home));
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input().chunks(..));
         let (host, l) = hosts.place(me);
-        let first = leader(hosts, root, host);
-        let (mut near, far) = peers(hosts, &rank, |peer| {
-            let (one, other) = if me == root { (peer, me) } else { (me, peer) };
-            other == root && leader(hosts, root, hosts.place(one).0) == one
-        });
-        near.retain(|&peer| me == first || peer == first);
-        let [near, far] = [near, far].map(|peers| Links::new(&shape, hosts, rank, &peers));
+        let (leader, others) = star(hosts, &rank, root);
+        let (near, far) = links(&shape, hosts, rank, &others);
 
-        far.tell();
+        far.tell(|_| me == root);
         near.begin();
-        near.put(&shape, |_| Some((within[host as usize]?.chunk(l), input)).filter(|_| me != first));
-        near.come(|_| true);
-        if me != first {
+        near.put((&group).into(), |_| {
+            Some((within[host as usize]?.chunk(l), input)).filter(|_| me != leader)
+        });
+        near.come();
+        if me != leader {
             continue;
         }
-        let mut sum = input;
+        let mut mine = input;
         if let Some(come) = within[host as usize] {
-            sum = come.chunk(l);
+            mine = come.chunk(l);
             let source = |number: u32| plain(if number == l { input } else { come.chunk(number) });
-            rank.reduce_in_order(sum, (0..hosts.size(host)).map(source), Reduction::Sum, &group);
+            rank.reduce_in_order(mine, (0..hosts.size(host)).map(source), Reduction::Sum, &group);
         }
-        far.told();
         if me == root {
             far.come(|_| true);
-            let source = |other: u32| plain(if other == host { sum } else { between.chunk(other) });
-            rank.reduce_in_order(
-                rank.output().chunks(..),
-                (0..hosts.count()).map(source),
-                Reduction::Sum,
-                &group,
-            );
+            let source = |other: u32| plain(if other == host { mine } else { sum_of(other) });
+            let output = rank.output().chunks(..);
+            rank.reduce_in_order(output, (0..hosts.count()).map(source), Reduction::Sum, &group);
         } else {
+            far.told(|_| true);
             far.meet();
-            far.put(&shape, |_| Some((between.chunk(host), sum)));
+            far.put(|_| Some((sum_of(host), mine)));
         }
         far.end();
     }
     program
 }
 
-/// For hosts of equally many ranks: rank l of each host reduces what its host has for the l-th ranks of all hosts, and sends it there. In the
-/// order of ranks within each host, then in the order of hosts.
+/// For hosts of equally many ranks: rank l of each host reduces what its host has for the l-th ranks of all hosts, and sends it there. In
+/// the order of ranks within each host, then in the order of hosts.
 pub(super) fn reduce_scatter(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let (n, count) = (shape.ranks, hosts.count());
     let local = n / count;
@@ -148,42 +153,43 @@ pub(super) fn reduce_scatter(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     for rank in program.ranks() {
         let (me, input) = (rank.index(), rank.input());
         let (host, l) = hosts.place(me);
-        let (near, far) = peers(hosts, &rank, |peer| hosts.place(peer).1 == l);
-        let [near, far] = [near, far].map(|peers| Links::new(&shape, hosts, rank, &peers));
-
-        far.tell();
-        near.begin();
-        // What rank `from` of the host has for rank `to` of another one.
+        let others = alike(hosts, &rank);
+        let (near, far) = links(&shape, hosts, rank, &others);
+        // In the scratch of rank `of`: what rank `from` of its host has for the rank of a host that is numbered as `of` is.
         let place =
-            |to: u32, from: u32, other: u32| Some(within.as_ref()?[to as usize].chunk(from * count + other));
-        for other in 0..count {
-            near.put(&shape, |peer| {
-                Some((place(peer, l, other)?, input.chunk(hosts.rank(other, hosts.place(peer).1))))
-            });
+            |of: u32, from: u32, to: u32| Some(within.as_ref()?[of as usize].chunk(from * count + to));
+
+        far.tell(|_| true);
+        near.begin();
+        for to in 0..count {
+            let blocks = movers(&shape, to, count);
+            let part = |peer: u32| input.chunk(hosts.rank(to, hosts.place(peer).1));
+            near.put((&blocks).into(), |peer| Some((place(peer, l, to)?, part(peer))));
         }
-        near.come(|_| true);
-        let own = |other: u32| input.chunk(hosts.rank(other, l));
-        let sum = |other: u32| place(me, l, other).unwrap_or_else(|| own(other));
-        for other in (0..count).filter(|_| local > 1) {
-            let source =
-                |from: u32| place(me, from, other).filter(|_| from != l).unwrap_or_else(|| own(other));
-            rank.reduce_in_order(
-                sum(other),
-                (0..local).map(|from| plain(source(from))),
-                Reduction::Sum,
-                &group,
-            );
+        near.come();
+        let own = |to: u32| input.chunk(hosts.rank(to, l));
+        let sum = |to: u32| place(me, l, to).unwrap_or_else(|| own(to));
+        for to in (0..count).filter(|_| local > 1) {
+            let source = |from: u32| place(me, from, to).filter(|_| from != l).unwrap_or_else(|| own(to));
+            let sources = (0..local).map(|from| plain(source(from)));
+            rank.reduce_in_order(sum(to), sources, Reduction::Sum, &movers(&shape, to, count));
         }
-        far.told();
+        far.told(|_| true);
         far.meet();
-        far.put(&shape, |peer| Some((between[peer as usize].chunk(host), sum(hosts.place(peer).0))));
+        far.put(|peer| Some((between[peer as usize].chunk(host), sum(hosts.place(peer).0))));
         far.come(|_| true);
         let source =
-            |other: u32| plain(if other == host { sum(other) } else { between[me as usize].chunk(other) });
+            |from: u32| plain(if from == host { sum(host) } else { between[me as usize].chunk(from) });
         rank.reduce_in_order(rank.output().chunk(0), (0..count).map(source), Reduction::Sum, &group);
         far.end();
     }
     program
+}
+
+/// The peers of a rank's host, and those of other hosts that are numbered as the rank is.
+fn alike(hosts: &Hosts, rank: &Rank<'_>) -> Vec<u32> {
+    let (me, l) = (rank.index(), hosts.place(rank.index()).1);
+    peers(rank).into_iter().filter(|&peer| hosts.share(me, peer) || hosts.place(peer).1 == l).collect()
 }
 
 /// For hosts of equally many ranks: each host reduces, rank l part l of the message; the l-th ranks of all hosts reduce and gather that
@@ -203,16 +209,13 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     for rank in program.ranks() {
         let (me, input, output) = (rank.index(), rank.input(), rank.output());
         let (host, l) = hosts.place(me);
-        let near: Vec<u32> = rank.peers().filter(|&peer| hosts.share(me, peer)).collect();
-        let far: Vec<u32> =
-            rank.peers().filter(|&peer| !hosts.share(me, peer) && hosts.place(peer).1 == l).collect();
-        let [near, far] = [near, far].map(|peers| Links::new(&shape, hosts, rank, &peers));
+        let (near, far) = links(&shape, hosts, rank, &alike(hosts, &rank));
 
-        near.put(&shape, |peer| {
+        near.put((&group).into(), |peer| {
             let to = hosts.place(peer).1;
             Some((within[peer as usize].chunks(part(l)), input.chunks(part(to))))
         });
-        near.come(|_| true);
+        near.come();
         let mine = output.chunks(part(l));
         let source = |from: u32| {
             plain(if from == l { input.chunks(part(l)) } else { within[me as usize].chunks(part(from)) })
@@ -223,7 +226,7 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
             rank.copy(mine, input.chunks(part(l)), &group);
         }
         far.meet();
-        far.put(&shape, |peer| {
+        far.put(|peer| {
             let to = hosts.place(peer).0;
             Some((between[peer as usize].chunk(host), output.chunk(l * count + to)))
         });
@@ -232,7 +235,7 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
         let source = |from: u32| plain(if from == host { reduced } else { between[me as usize].chunk(from) });
         rank.reduce_in_order(reduced, (0..count).map(source), Reduction::Sum, &group);
         far.meet();
-        far.put(&shape, |peer| Some((results[peer as usize].chunk(l * count + host), reduced)));
+        far.put(|peer| Some((results[peer as usize].chunk(l * count + host), reduced)));
         far.come(|_| true);
         for other in (0..count).filter(|&other| other != host) {
             let chunk = l * count + other;
@@ -240,8 +243,8 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
         }
         if local > 1 {
             rank.barrier(0..shape.blocks);
-            near.put(&shape, |peer| Some((results[peer as usize].chunks(part(l)), mine)));
-            near.come(|_| true);
+            near.put((&group).into(), |peer| Some((results[peer as usize].chunks(part(l)), mine)));
+            near.come();
             for other in (0..local).filter(|&other| other != l) {
                 rank.copy(output.chunks(part(other)), results[me as usize].chunks(part(other)), &group);
             }

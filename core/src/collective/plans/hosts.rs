@@ -10,6 +10,8 @@ pub(in super::super) struct Hosts {
     places: Vec<(u32, u32)>,
     /// The ranks of each host.
     ranks: Vec<Vec<u32>>,
+    /// All have as many.
+    equal: bool,
 }
 
 impl Hosts {
@@ -40,7 +42,8 @@ impl Hosts {
             places.push((host as u32, all[host].len() as u32));
             all[host].push(rank);
         }
-        Self { places, ranks: all }
+        let equal = all.iter().all(|ranks| ranks.len() == all[0].len());
+        Self { places, ranks: all, equal }
     }
 
     pub(super) fn share(&self, one: u32, other: u32) -> bool {
@@ -62,10 +65,12 @@ impl Hosts {
         self.ranks[host as usize][number as usize]
     }
 
-    /// The rank of `host` that hands on what `from` sends to all ranks there, so that every rank has as much to hand on as others.
+    /// The rank of `host` that hands on what `from` sends to all ranks there: the one of its number among hosts of equally many ranks. Ranks
+    /// of the same number come to others where hosts differ.
     pub(super) fn relay(&self, from: u32, host: u32) -> u32 {
-        let ranks = &self.ranks[host as usize];
-        ranks[self.place(from).1 as usize % ranks.len()]
+        let (ranks, (of, number)) = (&self.ranks[host as usize], self.place(from));
+        let shift = if self.equal { 0 } else { of };
+        ranks[(number + shift) as usize % ranks.len()]
     }
 
     pub(in super::super) fn ranks(&self) -> u32 {
@@ -78,7 +83,7 @@ impl Hosts {
 
     /// Whether all have as many ranks.
     pub(super) fn are_equal(&self) -> bool {
-        self.ranks.iter().all(|ranks| ranks.len() == self.ranks[0].len())
+        self.equal
     }
 }
 
@@ -104,8 +109,10 @@ mod tests {
             [(0, 0), (1, 0), (0, 1)].map(|(host, number)| hosts(b"baba").rank(host, number)),
             [0, 1, 2]
         );
-        let relays = |host| [0, 1, 2, 3].map(|from| hosts(b"aaab").relay(from, host));
-        assert_eq!([relays(0), relays(1)], [[0, 1, 2, 0], [3, 3, 3, 3]]);
+        let relays = |of, from: [u32; 4], host| from.map(|from| hosts(of).relay(from, host));
+        assert_eq!(relays(b"aaaabbbb", [4, 5, 6, 7], 0), [0, 1, 2, 3]);
+        assert_eq!(relays(b"aabbbbbb", [2, 3, 4, 5], 0), [1, 0, 1, 0]);
+        assert_eq!(relays(b"abcdeeee", [0, 1, 2, 3], 4), [4, 5, 6, 7]);
         assert!(hosts(b"aba").share(0, 2) && !hosts(b"aba").share(0, 1));
     }
 }

@@ -95,7 +95,7 @@ fn plans_are_right_over_hosts() {
     }
 }
 
-/// However many ranks a host has: four of each of two hosts here, and three and one.
+/// Four ranks of each of two hosts, and three and one: a byte crosses as often as with one of each.
 #[test]
 fn a_byte_crosses_once_between_two_hosts() {
     let crosses = |of: &[u8], kind: &Kind| {
@@ -131,20 +131,41 @@ fn a_byte_crosses_once_between_two_hosts() {
     }
 }
 
+/// With more hosts than blocks, each block hands on whole parts: plans do not grow with hosts times blocks.
+#[test]
+fn parts_of_many_hosts_are_not_divided_between_blocks() {
+    let (count, local, blocks) = (16, 2, 8);
+    let ranks = count * local;
+    let hosts = Hosts::new(ranks, |one, other| one / local == other / local);
+    let shape = Shape { ranks, in_place: false, blocks, threads: 128, copy_engines: false, own: false };
+    for kind in [Kind::AllGather, Kind::ReduceScatter] {
+        let (plan, _) = over_hosts(&kind, shape, &hosts, false).unwrap().unwrap();
+        checked(&plan);
+        for rank in &plan.ranks {
+            let ops = rank.blocks.iter().flat_map(|block| &block.ops);
+            let moves = ops.filter(|operation| matches!(operation.op, Op::Move(_))).count() as u32;
+            // What is handed on or reduced of each host, and what all blocks share: this rank's own part, and the sum over hosts.
+            assert!(moves <= 2 * count + 2 * blocks, "{kind:?}: {moves} moves");
+        }
+    }
+}
+
 /// Where a sum is complete is found by checks, whose memory grows with the square of the ranks, unless each reduces all at once.
 #[test]
 fn averages_of_many_ranks_need_no_check() {
     let shape =
         Shape { ranks: 64, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
     let hosts = Hosts::new(64, |one, other| one / 8 == other / 8);
-    for (averages, whole) in [(true, true), (false, false)] {
-        let (plan, _) = over_hosts(&Kind::AllReduce, shape, &hosts, averages).unwrap().unwrap();
+    let reducing = [Kind::AllReduce, Kind::ReduceScatter, Kind::Reduce { root: 9 }];
+    let cases = reducing.iter().flat_map(|kind| [(kind, true, true), (kind, false, false)]);
+    for (kind, averages, whole) in cases {
+        let (plan, _) = over_hosts(kind, shape, &hosts, averages).unwrap().unwrap();
         let reduces = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops);
         let mut sources = reduces.filter_map(|operation| match &operation.op {
             Op::Move(moved) if moved.reduction.is_some() => Some(moved.sources.len()),
             _ => None,
         });
-        assert_eq!(sources.all(|sources| sources == 64), whole);
+        assert_eq!(sources.all(|sources| sources == 64), whole, "{kind:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Laps of flags: which ranks meet before the flags of packets start over.
 //!
-//! They tell each other by counters in each other's memory, or through a port channel where packets are all that joins them: a rank of
-//! another host does not map this one's memory.
+//! They tell each other by what brings the packets: counters in each other's memory, or a port channel, whose signal comes behind what its
+//! proxy has put. Ranks of different hosts map nothing of each other.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
 
 use super::control::Control;
-use super::ir::{Form, Op, Place, Plan, Protocol, RankPlan};
+use super::ir::{ChannelKind, Form, Op, Place, Plan, Protocol, RankPlan};
 use super::operands::{Address, Addresses, Store};
 use super::refusal::refused;
 use super::steps::{signal, wait};
@@ -22,36 +22,32 @@ pub(super) fn of_rank(
     control: &Control,
     addresses: &mut Addresses,
 ) -> Result<Option<ptx::Laps>> {
-    let mut peers = BTreeSet::new();
+    let mut meets = BTreeSet::new();
     let mut local = false;
     for (other, from) in plan.ranks.iter().zip(0..) {
-        for to in packet_targets(from, other) {
+        for (to, kind) in packet_targets(from, other) {
             match () {
                 () if from == rank && to == rank => local = true,
-                () if from == rank => _ = peers.insert(to),
-                () if to == rank => _ = peers.insert(from),
+                () if from == rank => _ = meets.insert((to, kind)),
+                () if to == rank => _ = meets.insert((from, kind)),
                 () => {}
             }
         }
     }
-    if peers.is_empty() && !local {
+    if meets.is_empty() && !local {
         return Ok(None);
     }
     let (mut signals, mut waits, mut ports) = (Vec::new(), Vec::new(), Vec::new());
-    for peer in peers {
-        if let Some(channel) = port_only(plan, rank, peer) {
-            ports.push(Fixed(addresses.index(Address::Port {
-                channel,
-                source: Store::Arena,
-                target: Store::Arena,
-            })));
-            continue;
+    for (peer, kind) in meets {
+        if kind == ChannelKind::Port {
+            ports.push(Fixed(addresses.index(first_port(plan, rank, peer)?)));
+        } else {
+            let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
+            signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
+            waits.push(wait(control.lap(peer), peer));
         }
-        let theirs = Control::of(plan, &plan.ranks[peer as usize])?.lap(rank);
-        signals.push(signal(control.lap(peer), peer, theirs, false, addresses));
-        waits.push(wait(control.lap(peer), peer));
     }
-    // What proxies still read of this rank's packets is gone before they are zeroed.
+    // The flush: what proxies read of this rank's packets they have read before these are zeroed.
     let asks = |&channel| ptx::Step::Port(ptx::Port { channel, put: None, signal: true, flush: true });
     let mut meeting: Vec<_> = ports.iter().map(asks).collect();
     meeting.extend([ptx::Step::Signal(signals), ptx::Step::Wait(waits)]);
@@ -69,12 +65,16 @@ pub(super) fn of_rank(
     }))
 }
 
-/// The first port channel to `peer`, if `rank` and `peer` map none of each other's memory. Its other end is the peer's first one back.
-fn port_only(plan: &Plan, rank: u32, peer: u32) -> Option<u32> {
-    let maps = |from: u32, to: u32| plan.ranks[from as usize].mapped().any(|other| other == to);
-    let mine = &plan.ranks[rank as usize].port_channels;
-    let channel = mine.iter().position(|&other| other == peer);
-    channel.filter(|_| !maps(rank, peer) && !maps(peer, rank)).and_then(|index| u32::try_from(index).ok())
+/// The first port channel to `peer`. Its other end is the peer's first one back.
+fn first_port(plan: &Plan, rank: u32, peer: u32) -> Result<Address> {
+    let channel = plan.ranks[rank as usize].port_channels.iter().position(|&other| other == peer);
+    let channel = channel.and_then(|index| u32::try_from(index).ok());
+    let none = || {
+        refused(format!(
+            "rank {rank} exchanges packets with rank {peer} by a port, and has no port channel to it"
+        ))
+    };
+    Ok(Address::Port { channel: channel.ok_or_else(none)?, source: Store::Arena, target: Store::Arena })
 }
 
 /// How packets of a plan lie in scratch.
@@ -85,22 +85,26 @@ pub(super) fn packet_form(plan: &Plan) -> ptx::PacketForm {
     }
 }
 
-/// The ranks into whose scratch a rank writes packets.
-fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
+/// The ranks into whose scratch a rank writes packets, and what brings them there.
+fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<(u32, ChannelKind)> {
     let mut targets = BTreeSet::new();
     for op in rank_plan.all_ops() {
         match op {
             Op::Move(moved) => {
                 for target in moved.targets.iter().filter(|target| target.form == Form::Packets) {
+                    let mut add = |rank| _ = targets.insert((rank, ChannelKind::Memory));
                     match target.place {
-                        Place::Local(_) => _ = targets.insert(rank),
-                        Place::Remote { rank, .. } => _ = targets.insert(rank),
-                        Place::Switch(index) => targets.extend(&rank_plan.switches[index as usize].ranks),
+                        Place::Local(_) => add(rank),
+                        Place::Remote { rank, .. } => add(rank),
+                        Place::Switch(index) => {
+                            rank_plan.switches[index as usize].ranks.iter().copied().for_each(add);
+                        }
                     }
                 }
             }
             Op::Port(put) if put.form == Form::Packets => {
-                targets.extend(rank_plan.port_channels.get(put.channel as usize));
+                let peer = rank_plan.port_channels.get(put.channel as usize);
+                targets.extend(peer.map(|&peer| (peer, ChannelKind::Port)));
             }
             _ => {}
         }
@@ -111,7 +115,7 @@ fn packet_targets(rank: u32, rank_plan: &RankPlan) -> BTreeSet<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::samples;
+    use crate::plan::{Buffer, Move, Operand, samples};
 
     /// Whether rank 0 meets the other by counters in memory, and by a port.
     fn ways(plan: &Plan) -> (bool, bool) {
@@ -119,19 +123,34 @@ mod tests {
         let laps = of_rank(plan, 0, &control, &mut Addresses::default()).unwrap().unwrap();
         let any = |is: fn(&ptx::Step) -> bool| laps.meeting.iter().any(is);
         let counters = any(|step| matches!(step, ptx::Step::Signal(list) if !list.is_empty()));
-        let port = any(|step| matches!(step, ptx::Step::Port(port) if port.signal && port.put.is_none()));
+        let port = any(
+            |step| matches!(step, ptx::Step::Port(port) if port.signal && port.flush && port.put.is_none()),
+        );
         assert_eq!(any(|step| matches!(step, ptx::Step::Wait(list) if !list.is_empty())), counters);
         assert_eq!(any(|step| matches!(step, ptx::Step::PortWait { .. })), port);
         (counters, port)
     }
 
     #[test]
-    fn ranks_meet_by_a_port_if_nothing_else_joins_them() {
+    fn ranks_meet_by_what_brings_their_packets() {
         assert_eq!(ways(&samples::one_shot(2, true)), (true, false));
         let mut plan = samples::port_packets();
-        assert_eq!(ways(&plan), (false, true));
         (0..2).for_each(|rank| plan.ranks[rank].memory_channels = vec![1 - rank as u32]);
-        assert_eq!(ways(&plan), (true, false), "what moves otherwise does not matter");
+        assert_eq!(ways(&plan), (false, true), "nothing goes through the memory channels");
+        let ops = &mut plan.ranks[1].blocks[0].ops;
+        let put = Move {
+            sources: vec![Operand::local(Buffer::Input, 0)],
+            targets: vec![Operand::remote(0, Buffer::Scratch, 0).packets()],
+            count: 1,
+            reduction: None,
+            share: None,
+        };
+        ops.push(Op::Move(Box::new(put)).at(0));
+        assert_eq!(ways(&plan), (true, true), "rank 0 only receives what goes that way");
+        plan.ranks[0].port_channels.clear();
+        let control = Control::of(&plan, &plan.ranks[0]).unwrap();
+        let error = of_rank(&plan, 0, &control, &mut Addresses::default()).unwrap_err();
+        assert!(error.message().contains("has no port channel to it"), "{error}");
     }
 
     /// Flags of either half that are left from the lap before would be taken for those of the next one.

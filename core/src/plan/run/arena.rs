@@ -159,7 +159,9 @@ impl Uses {
 
 /// The ranks whose memory a rank's kernel uses, without itself. The same pairs both ways: who stores also hears.
 pub(super) fn neighbours(rank: u32, plan: &Plan) -> BTreeSet<u32> {
-    plan.ranks[rank as usize].mapped().filter(|&other| other != rank).collect()
+    let mine = &plan.ranks[rank as usize];
+    let switches = mine.switches.iter().flat_map(|switch| &switch.ranks);
+    mine.memory_channels.iter().chain(switches).copied().filter(|&other| other != rank).collect()
 }
 
 /// The ranks whose proxies put packets into this rank's scratch, and those into whose scratch its own put them.

@@ -194,7 +194,11 @@ fn ports(ranks: u32, element: Element, threads: u32) -> Kernel {
         Step::Port(Port { channel: fixed(5), put: None, signal: false, flush: true }),
         Step::Barrier { state: fixed(4008), blocks: fixed(2) },
     ];
-    kernel("ports", ranks, element, threads, steps, vec![Vec::new(); 2])
+    let mut kernel = kernel("ports", ranks, element, threads, steps, vec![Vec::new(); 2]);
+    let lap = Port { channel: fixed(5), put: None, signal: true, flush: true };
+    let more = [Step::Port(lap), Step::PortWait { channel: fixed(5) }];
+    kernel.laps.iter_mut().for_each(|laps| laps.meeting.extend(more.clone()));
+    kernel
 }
 
 /// Chunks of sizes of their own: put to all peers, or reduced from all.
