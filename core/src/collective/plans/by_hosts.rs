@@ -6,11 +6,12 @@ use super::links::links;
 use super::shape::{Shape, peers, plain, scratch};
 use crate::plan::program::{CollectiveProgram, Pattern, Rank, Reduction, ThreadBlockGroup};
 
-/// The blocks that move the `nth` of `count` parts: one if that leaves none of them idle, or all together. Otherwise a plan would have as
-/// many operations as there are parts times blocks, thousands for each rank.
+/// The blocks that move the `nth` of `count` parts: as many for each as there are, and at least one. If all blocks shared each part, a plan
+/// would have as many operations as there are parts times blocks, and with it those who prepare it would take gigabytes.
 fn movers(shape: &Shape, nth: u32, count: u32) -> ThreadBlockGroup {
-    let one = nth % shape.blocks;
-    if count < shape.blocks { shape.group() } else { ThreadBlockGroup::new(one..one + 1) }
+    let each = (shape.blocks / count).max(1);
+    let first = nth * each % shape.blocks;
+    ThreadBlockGroup::new(first..first + each)
 }
 
 /// Each rank sends its part to one rank of every other host, which hands it on there.
@@ -202,7 +203,9 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let (n, count) = (shape.ranks, hosts.count());
     let local = n / count;
     let program = shape.program("all-reduce by hosts", Pattern::all_reduce(n, 1));
-    let part = |l: u32| l * count..(l + 1) * count;
+    // A part has a chunk for each host.
+    let chunk = |part: u32, of: u32| part * count + of;
+    let chunks: Vec<_> = (0..count).map(|of| (of, movers(&shape, of, count))).collect();
     // Of the host's other ranks, of the other hosts, and the results.
     let (within, between, results) = (scratch(&program, n), scratch(&program, count), scratch(&program, n));
     let group = shape.group();
@@ -211,42 +214,46 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
         let (host, l) = hosts.place(me);
         let (near, far) = links(&shape, hosts, rank, &alike(hosts, &rank));
 
-        near.put((&group).into(), |peer| {
-            let to = hosts.place(peer).1;
-            Some((within[peer as usize].chunks(part(l)), input.chunks(part(to))))
-        });
+        for (of, blocks) in &chunks {
+            let part = |peer: u32| input.chunk(chunk(hosts.place(peer).1, *of));
+            near.put(blocks.into(), |peer| Some((within[peer as usize].chunk(chunk(l, *of)), part(peer))));
+        }
         near.come();
-        let mine = output.chunks(part(l));
-        let source = |from: u32| {
-            plain(if from == l { input.chunks(part(l)) } else { within[me as usize].chunks(part(from)) })
-        };
-        if local > 1 {
-            rank.reduce_in_order(mine, (0..local).map(source), Reduction::Sum, &group);
-        } else if !shape.in_place {
-            rank.copy(mine, input.chunks(part(l)), &group);
+        for (of, blocks) in &chunks {
+            let (mine, own) = (output.chunk(chunk(l, *of)), input.chunk(chunk(l, *of)));
+            let source =
+                |from: u32| plain(if from == l { own } else { within[me as usize].chunk(chunk(from, *of)) });
+            if local > 1 {
+                rank.reduce_in_order(mine, (0..local).map(source), Reduction::Sum, blocks);
+            } else if !shape.in_place {
+                rank.copy(mine, own, blocks);
+            }
         }
         far.meet();
         far.put(|peer| {
             let to = hosts.place(peer).0;
-            Some((between[peer as usize].chunk(host), output.chunk(l * count + to)))
+            Some((between[peer as usize].chunk(host), output.chunk(chunk(l, to))))
         });
         far.come(|_| true);
-        let reduced = output.chunk(l * count + host);
+        let reduced = output.chunk(chunk(l, host));
         let source = |from: u32| plain(if from == host { reduced } else { between[me as usize].chunk(from) });
         rank.reduce_in_order(reduced, (0..count).map(source), Reduction::Sum, &group);
         far.meet();
-        far.put(|peer| Some((results[peer as usize].chunk(l * count + host), reduced)));
+        far.put(|peer| Some((results[peer as usize].chunk(chunk(l, host)), reduced)));
         far.come(|_| true);
-        for other in (0..count).filter(|&other| other != host) {
-            let chunk = l * count + other;
-            rank.copy(output.chunk(chunk), results[me as usize].chunk(chunk), &group);
-        }
+        let take = |part: u32, of: u32, blocks: &ThreadBlockGroup| {
+            rank.copy(output.chunk(chunk(part, of)), results[me as usize].chunk(chunk(part, of)), blocks);
+        };
+        chunks.iter().filter(|(of, _)| *of != host).for_each(|(of, blocks)| take(l, *of, blocks));
         if local > 1 {
             rank.barrier(0..shape.blocks);
-            near.put((&group).into(), |peer| Some((results[peer as usize].chunks(part(l)), mine)));
+            for (of, blocks) in &chunks {
+                let at = chunk(l, *of);
+                near.put(blocks.into(), |peer| Some((results[peer as usize].chunk(at), output.chunk(at))));
+            }
             near.come();
-            for other in (0..local).filter(|&other| other != l) {
-                rank.copy(output.chunks(part(other)), results[me as usize].chunks(part(other)), &group);
+            for part in (0..local).filter(|&part| part != l) {
+                chunks.iter().for_each(|(of, blocks)| take(part, *of, blocks));
             }
         }
         far.end();
