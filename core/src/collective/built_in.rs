@@ -29,15 +29,16 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 /// the caller or a rule says so. Larger all-reduces of more than two ranks are pushed, slice by slice, into the scratch of the rank that
 /// reduces them, which writes the result to all outputs. On buffers that were not shown, large messages go slice by slice through memory
 /// of the library's own: an all-reduce through scratch, the others with a copy before and one behind. An all-to-all and a send-receive in
-/// place always take that way. In a gather only the root has an output, in a scatter only the root an input: the others pass empty slices, and in place is what the root's
-/// buffers are. The choice depends only on what all ranks must agree on: count, type, whether the buffers were shown, and
-/// whether a call is in place.
+/// place always take that way. In a gather only the root has an output, in a scatter only the root an input: the others pass empty
+/// slices, and in place is what the root's buffers are. The choice depends only on what all ranks must agree on: count, type, whether
+/// the buffers were shown, and whether a call is in place.
 ///
-/// Ranks of several hosts talk through port channels, whose proxies reach only scratch and buffers that were shown. A byte that all ranks of a
-/// host need, or have a part of, crosses between hosts as often as with one rank for each host; in an all-reduce and a reduce-scatter only
-/// where hosts have equally many ranks, and in what reduces only up to 32 ranks if averages are among the variants. Where every host has
-/// several ranks, a reduce and a reduce-scatter of this kind send sums that lie in scratch, and take any buffers. All other calls on buffers
-/// that were not shown go slice by slice through memory of the library's own, and so do long messages of collectives that reduce.
+/// Ranks of several hosts talk through port channels, whose proxies reach only scratch and buffers that were shown. A byte that all
+/// ranks of a host need, or have a part of, crosses between hosts as often as with one rank for each host; in an all-reduce and a
+/// reduce-scatter only where hosts have equally many ranks, and in what reduces only up to 32 ranks if averages are among the variants.
+/// Where every host has several ranks, a reduce and a reduce-scatter of this kind send sums that lie in scratch, and take any buffers.
+/// All other calls on buffers that were not shown go slice by slice through memory of the library's own, and so do long messages of
+/// collectives that reduce.
 ///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
 /// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
@@ -186,7 +187,8 @@ impl Collective {
     }
 
     /// The way of a call that is in place or not, on buffers that are not shown: `packets`, `lines`, `two-shot`, `staged`, between hosts
-    /// `hosts` where scratch is all that proxies reach, or the name of a user's plan. As in [`launch`](Self::launch), no reduction means the sum.
+    /// `hosts` where scratch is all that proxies reach, or the name of a user's plan. As in [`launch`](Self::launch), no reduction means
+    /// the sum.
     ///
     /// # Errors
     /// `InvalidUsage` for a count that the collective cannot have.

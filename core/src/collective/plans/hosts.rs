@@ -65,8 +65,8 @@ impl Hosts {
         self.ranks[host as usize][number as usize]
     }
 
-    /// The rank of `host` that hands on what `from` sends to all ranks there: the one of its number among hosts of equally many ranks. Ranks
-    /// of the same number come to others where hosts differ.
+    /// The rank of `host` that hands on what `from` sends to all ranks there: the one of its number where hosts have equally many ranks.
+    /// Otherwise the number of its host is added, so that one rank does not hand on for all hosts of one rank.
     pub(super) fn relay(&self, from: u32, host: u32) -> u32 {
         let (ranks, (of, number)) = (&self.ranks[host as usize], self.place(from));
         let shift = if self.equal { 0 } else { of };
