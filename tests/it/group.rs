@@ -115,13 +115,24 @@ pub(crate) fn threads(machine: Machine, size: u32, test: &str, run: impl Fn(Rank
 /// Like [`threads`], a rank for each of `hosts`, whose name it takes for that of its host: ranks of different hosts map nothing of each
 /// other, and talk over TCP.
 pub(crate) fn threads_on_hosts(machine: Machine, hosts: &[&str], test: &str, run: impl Fn(Rank) + Sync) {
+    threads_on_hosts_with(machine, hosts, test, &config(), run);
+}
+
+/// The same with a configuration.
+pub(crate) fn threads_on_hosts_with(
+    machine: Machine,
+    hosts: &[&str],
+    test: &str,
+    config: &CommunicatorConfig,
+    run: impl Fn(Rank) + Sync,
+) {
     if ranks::start(1, test).is_none() {
         return;
     }
     std::thread::scope(|scope| {
         for bootstrap in bootstrap::local(hosts.len() as u32) {
             let run = &run;
-            let config = config().with_host_id(hosts[bootstrap.rank() as usize]);
+            let config = config.clone().with_host_id(hosts[bootstrap.rank() as usize]);
             scope.spawn(move || run(Rank::join_with(machine, Arc::new(bootstrap), config)));
         }
     });

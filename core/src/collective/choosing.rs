@@ -20,7 +20,7 @@ pub(super) struct Chosen {
     pub(super) push: Push,
     /// Bytes of a slice of a large message on buffers that peers do not reach.
     pub(super) staging: usize,
-    /// What the collective may take of scratch.
+    /// Bytes of scratch that the collective may take.
     pub(super) scratch: u64,
 }
 

@@ -5,7 +5,7 @@ use aqueduct::collective::{CollectiveConfig, PointToPoint, VariableCollective};
 use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::{Bench, PLACES, STAGING, barrier, config, kinds};
-use crate::group::{Machine, Rank, soon, threads_on_hosts};
+use crate::group::{Machine, Rank, soon, threads_on_hosts, threads_on_hosts_with};
 
 fn run(rank: &Rank) {
     for kind in kinds(rank.comm.size()) {
@@ -124,6 +124,24 @@ mod soft {
     #[test]
     fn of_different_numbers_of_ranks() {
         hosts(&["a", "b", "b"], "of_different_numbers_of_ranks");
+    }
+
+    /// Slices are shorter than the caller wants, and long calls take several of them.
+    #[test]
+    fn with_little_scratch() {
+        let test = "built_in::over_hosts::soft::with_little_scratch";
+        let little = crate::group::config().with_scratch_bytes(1 << 17);
+        threads_on_hosts_with(Machine::Software, &["a", "b", "a", "b"], test, &little, |rank| {
+            for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::Reduce { root: 1 }] {
+                let staging = config().with_staging_bytes(1 << 15);
+                let mut bench = Bench::new(&rank, kind, staging);
+                bench.exact = true;
+                for place in [PLACES[0], PLACES[3]] {
+                    [1, 2000, 6000].into_iter().for_each(|part| bench.run(place, part, Reduction::Sum));
+                }
+                rank.barrier();
+            }
+        });
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub(super) fn broadcast(shape: Shape, hosts: &Hosts, root: u32) -> CollectivePro
 pub(super) fn reduce(shape: Shape, hosts: &Hosts, root: u32) -> CollectiveProgram {
     let program = shape.program("reduce by hosts", Pattern::reduce(shape.ranks, 1, root).cut_into(1));
     let (group, home) = (shape.group(), hosts.place(root).0);
-    // What the others of the host have, with the host's sum in the leader's own place.
+    // Inputs of a host's other ranks, and the host's sum in the leader's own place.
     let within = |host: u32| {
         let size = hosts.size(host);
         (size > 1).then(|| program.rank(leader(hosts, root, host)).scratch(size))
@@ -147,7 +147,7 @@ pub(super) fn reduce_scatter(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let (n, count) = (shape.ranks, hosts.count());
     let local = n / count;
     let program = shape.program("reduce-scatter by hosts", Pattern::reduce_scatter(n, 1));
-    // What the host's other ranks have, with this host's sums in the rank's own places; and the sums of the other hosts.
+    // Parts from the host's other ranks, with this host's sums in the rank's own places; and the sums of the other hosts.
     let within = (local > 1).then(|| scratch(&program, n));
     let between = scratch(&program, count);
     let group = shape.group();

@@ -10,7 +10,7 @@ pub(in super::super) struct Hosts {
     places: Vec<(u32, u32)>,
     /// The ranks of each host.
     ranks: Vec<Vec<u32>>,
-    /// All have as many.
+    /// All have as many. Kept, because relays are asked for by every pair of ranks.
     equal: bool,
 }
 

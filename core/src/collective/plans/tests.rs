@@ -144,7 +144,7 @@ fn parts_of_many_hosts_are_not_divided_between_blocks() {
         for rank in &plan.ranks {
             let ops = rank.blocks.iter().flat_map(|block| &block.ops);
             let moves = ops.filter(|operation| matches!(operation.op, Op::Move(_))).count() as u32;
-            // What is put, reduced or copied of each host, and what all blocks share: this rank's own part, and the sum over hosts.
+            // Moves for each host, and those that all blocks share: of this rank's own part, and of the sum over hosts.
             assert!(moves <= each * count + 2 * blocks, "{kind:?}: {moves} moves");
         }
     }

@@ -43,7 +43,7 @@ fn nothing_is_written_or_read_that_the_peer_was_not_given() {
                 }
                 let payload = if matches!(frame, Frame::Write { .. }) { len } else { 0 };
                 let outcome = inbox.progress(&Flood::of(frame, payload), &regions, COPIES);
-                // What is dropped on a busy device waits for a later call, and there is none.
+                // A busy device puts cleanup off until a later call, and there is none.
                 end();
                 let error = outcome.err().unwrap_or_else(|| panic!("{frame:?} was taken"));
                 assert_eq!((error.kind(), error.peer()), (ErrorKind::Remote, Some(1)), "{frame:?}: {error}");
