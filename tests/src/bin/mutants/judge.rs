@@ -244,17 +244,16 @@ pub(crate) fn results(folder: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::suite::tests::write_script;
 
     /// The verdict on a mutant by the tests `a` and `b`, which share a process that runs the lines of `script`.
     fn judged(script: &str) -> Verdict {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("logs")).unwrap();
         let binary = folder.path().join("suite");
-        std::fs::write(&binary, format!("#!/bin/bash\n{script}")).unwrap();
-        std::fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+        write_script(&binary, &format!("#!/bin/bash\n{script}"));
         let covered = ["a", "b"].map(|test| Covered {
             suite: "x".to_owned(),
             check: Check::Races,

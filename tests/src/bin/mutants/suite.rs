@@ -210,7 +210,9 @@ fn failed<'a>(output: &'a str, tests: &[&str]) -> Option<(&'a str, &'a str)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -244,14 +246,23 @@ mod tests {
         );
     }
 
+    /// Writes a script that can be run at once. Another process holds the file while it is open for writing: a descriptor of this
+    /// one would be copied into whatever another test starts meanwhile, and a file that anyone has open for writing cannot be run.
+    pub(crate) fn write_script(path: &Path, text: &str) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());
+        let mut writer = command.spawn().expect("there is a shell");
+        writer.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("cat reads");
+        assert!(writer.wait().expect("the shell ends").success());
+    }
+
     /// The run is ended by time while a process with a group of its own is there, and that ends, too.
     #[test]
     fn a_run_leaves_no_process_behind() {
         let folder = tempfile::tempdir().unwrap();
         let [script, pid, output] = ["suite", "pid", "output"].map(|name| folder.path().join(name));
         let text = "#!/bin/bash\nset -m\nsleep 1000 &\necho $! >\"$PID_FILE.new\"\nmv \"$PID_FILE.new\" \"$PID_FILE\"\nwait\n";
-        std::fs::write(&script, text).unwrap();
-        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        write_script(&script, text);
         let suite = Suite::parse(&format!("x={}", script.display())).unwrap();
         let limit = Duration::from_secs(2);
         let end = run(&suite, Check::Plain, &["t"], &[("PID_FILE", &pid)], &output, limit);
