@@ -80,6 +80,26 @@ pub(super) fn agree(
     Ok(agreed)
 }
 
+/// Makes sure that input and output are one buffer on all ranks, or on none.
+pub(super) fn agree_on_place(
+    op: &'static str,
+    comm: &Communicator,
+    in_place: bool,
+    deadline: Deadline,
+) -> Result<()> {
+    let all = comm.gather(op, &[u8::from(in_place)], deadline)?;
+    let Some((rank, _)) = (0..).zip(&all).find(|(_, said)| **said != [u8::from(in_place)]) else {
+        return Ok(());
+    };
+    let says = |one: bool| if one { "one buffer" } else { "two buffers" };
+    let message = format!(
+        "rank {rank} gives {}, and this rank {}; give one on all ranks or two on all",
+        says(!in_place),
+        says(in_place)
+    );
+    Err(Error::usage(op, message).with_peer(rank))
+}
+
 /// Ranks may differ in facts, and in nothing else.
 fn compare(mine: &Word, theirs: &Word, rank: u32, me: u32) -> std::result::Result<(), (ErrorKind, String)> {
     if let Err(text) = &theirs.table {

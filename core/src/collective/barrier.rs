@@ -8,7 +8,9 @@ use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{GpuBuffer, Stream};
-use crate::plan::{Element, Executor, ExecutorConfig};
+use crate::plan::{Element, Executor, ExecutorConfig, all_done};
+
+const PREPARE: &str = "Barrier::prepare";
 
 /// A barrier of all ranks on streams: what a stream has behind one begins when the streams of all ranks have reached theirs.
 #[derive(Clone, Debug)]
@@ -27,17 +29,19 @@ impl Barrier {
     /// As for [`Executor::prepare`].
     pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
         let deadline = deadline.into();
-        let _turn = comm.collective_call("Barrier::prepare", deadline)?;
+        let _turn = comm.collective_call(PREPARE, deadline)?;
         let executor = match comm.size() {
             1 => None,
             ranks => {
                 let config = ExecutorConfig::default().with_max_bytes(0);
                 let executor =
                     Executor::prepare(comm, &plans::barrier(ranks, &Hosts::of(comm))?, config, deadline);
-                Some(called("Barrier::prepare", executor)?)
+                Some(called(PREPARE, executor)?)
             }
         };
-        Ok(Self { comm: comm.clone(), executor, none: Arc::new(GpuBuffer::new(comm.context(), 16)?) })
+        // A rank without memory tells the others, which would wait in vain at the first barrier.
+        let none = all_done(comm, PREPARE, GpuBuffer::new(comm.context(), 16), deadline)?;
+        Ok(Self { comm: comm.clone(), executor, none: Arc::new(none) })
     }
 
     /// Enqueues one barrier. Every rank calls it as often as the others; all calls of one `Barrier` belong on one stream, or on

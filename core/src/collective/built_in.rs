@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::agreement::agree_on_place;
 use super::call::Call;
 use super::choosing::{Chosen, Push, choose};
 use super::config::{CollectiveConfig, reduces};
@@ -158,17 +159,7 @@ impl Collective {
         let (inner, deadline) = (&self.inner, deadline.into());
         let _turn = inner.comm.collective_call(OP, deadline)?;
         let in_place = Arc::ptr_eq(input, output);
-        let all = inner.comm.gather(OP, &[u8::from(in_place)], deadline)?;
-        if let Some(other) = (0..).zip(&all).find(|(_, said)| **said != [u8::from(in_place)]) {
-            let says = |one: bool| if one { "one buffer" } else { "two buffers" };
-            let message = format!(
-                "rank {} gives {}, and this rank {}; give one on all ranks or two on all",
-                other.0,
-                says(!in_place),
-                says(in_place)
-            );
-            return Err(Error::usage(OP, message).with_peer(other.0));
-        }
+        agree_on_place(OP, &inner.comm, in_place, deadline)?;
         let show = |entry: &Entry| {
             let as_planned = in_place && plans::in_place_differs(&inner.kind);
             let wanted = entry.in_place() == as_planned && entry.executor.reaches_buffers();

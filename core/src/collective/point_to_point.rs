@@ -10,7 +10,7 @@ use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, PinnedBuffer, Stream, ThreadCaptureMode};
-use crate::plan::{Element, Executor, ExecutorConfig, Kind, Numbers, PlanBuffers, Rows};
+use crate::plan::{Element, Executor, ExecutorConfig, Kind, Numbers, PlanBuffers, Rows, all_done};
 use crate::sync::{Mutex, lock};
 
 const PREPARE: &str = "PointToPoint::prepare";
@@ -59,8 +59,8 @@ impl PointToPoint {
         let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().unchecked(), deadline);
         let executor = called(PREPARE, executor)?;
         let inner = Inner { comm: comm.clone(), executor, tables: Mutex::new(Vec::new()) };
-        let tables = (0..TABLES).map(|_| inner.new_table()).collect::<Result<Vec<_>>>()?;
-        *lock(&inner.tables) = tables;
+        let tables = (0..TABLES).map(|_| inner.new_table()).collect::<Result<Vec<_>>>();
+        *lock(&inner.tables) = all_done(comm, PREPARE, tables, deadline)?;
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -14,6 +14,7 @@ use crate::gpu::{Context, Device, Driver, GpuBuffer};
 use crate::plan::program::{CollectiveProgram, Pattern, SyncType};
 use crate::plan::{Element, Kind, Plan, Reduction};
 
+mod memory;
 mod tables;
 
 const LIMIT: Duration = Duration::from_secs(120);

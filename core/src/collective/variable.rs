@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::agreement::agree_on_place;
 use super::config::CollectiveConfig;
 use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
@@ -10,7 +11,7 @@ use super::sizes::{shape as shape_of, usual_blocks};
 use super::staging::Staging;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
 use crate::plan::{Element, Executor, Kind, Numbers, PlanBuffers, Reduction, Rows};
 
@@ -147,20 +148,14 @@ impl VariableCollective {
     ) -> Result<Self> {
         let deadline = deadline.into();
         let _turn = comm.collective_call(PREPARE, deadline)?;
-        if kind == Kind::ReduceScatter && config.variants.is_empty() {
-            let message = "a reduce-scatter reduces; name its element types and reductions with CollectiveConfig::with_variants";
-            return Err(Error::usage(PREPARE, message));
+        if let Err(error) = check(&kind, &config) {
+            return Err(Executor::decline(comm, error, deadline));
         }
         Hosts::must_be_one(PREPARE, comm)?;
         // An all-gather sends every rank the same part.
         let planned = if kind == Kind::AllGather { Kind::AllToAll } else { kind.clone() };
-        let shape = shape(comm);
-        let Some(plan) = plans::variable(&planned, shape) else {
-            let message =
-                format!("{} of variable sizes: use AllToAll, AllGather or ReduceScatter", kind.name());
-            return Err(Error::usage(PREPARE, message));
-        };
-        let mut plan = plan?;
+        let plan = plans::variable(&planned, shape(comm));
+        let mut plan = plan.ok_or_else(|| Error::new(ErrorKind::Internal, PREPARE, "no plan"))??;
         // Ranks compare it, and two collectives have the same plan.
         plan.name = format!("{} of variable sizes", kind.name());
         let staging = config.staging_bytes.filter(|&bytes| bytes > 0);
@@ -180,11 +175,12 @@ impl VariableCollective {
         &self.inner.kind
     }
 
-    /// Shows an input and an output to the peers. If they are one buffer, calls are in place: the input of an all-gather is this rank's
+    /// Shows an input and an output to the peers. If they are one buffer, as on all ranks or on none, calls are in place: the input of an all-gather is this rank's
     /// part of the output, the output of a reduce-scatter this rank's part of the input. Collective.
     ///
     /// # Errors
-    /// `InvalidUsage` for one buffer of an all-to-all, or a buffer of another device; `Timeout`; a driver error.
+    /// `InvalidUsage` for one buffer of an all-to-all, a buffer of another device, or if ranks differ in whether it is one; `Timeout`; a
+    /// driver error.
     pub fn buffers(
         &self,
         input: &Arc<GpuBuffer>,
@@ -195,6 +191,7 @@ impl VariableCollective {
         let deadline = deadline.into();
         let _turn = self.inner.comm.collective_call(OP, deadline)?;
         let in_place = Arc::ptr_eq(input, output);
+        agree_on_place(OP, &self.inner.comm, in_place, deadline)?;
         if in_place && self.inner.kind == Kind::AllToAll {
             let message = "an all-to-all of variable sizes cannot be in place: parts that come would replace parts that have not gone; \
                  use two buffers";
@@ -271,6 +268,22 @@ impl VariableCollective {
         let rows = Rows { within, ..counts.rows(&inner.kind, inner.comm.rank(), false)? };
         let variant = (element, reduction.into());
         called(OP, staging.launch_by_rows(&inner.executor, stream, [input, output], &rows, variant))
+    }
+}
+
+/// An error unless there are such collectives, with what they need.
+fn check(kind: &Kind, config: &CollectiveConfig) -> Result<()> {
+    match kind {
+        Kind::ReduceScatter if config.variants.is_empty() => {
+            let message = "a reduce-scatter reduces; name its element types and reductions with CollectiveConfig::with_variants";
+            Err(Error::usage(PREPARE, message))
+        }
+        Kind::AllToAll | Kind::AllGather | Kind::ReduceScatter => Ok(()),
+        _ => {
+            let message =
+                format!("{} of variable sizes: use AllToAll, AllGather or ReduceScatter", kind.name());
+            Err(Error::usage(PREPARE, message))
+        }
     }
 }
 

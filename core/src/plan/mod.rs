@@ -38,7 +38,7 @@ pub use ir::{
 pub use position::Position;
 pub use ptx::ptx;
 pub use run::{Executor, ExecutorConfig, PlanBuffers};
-pub(crate) use run::{Numbers, Rows, Window};
+pub(crate) use run::{Numbers, Rows, Window, all_done};
 #[doc(hidden)]
 pub use run::{Steps, prepare_alone};
 

@@ -117,10 +117,11 @@ fn calls_name_themselves() {
         }
         rank.barrier();
         // Also of calls that have the same kernel.
-        let variable = |kind| {
-            let config = CollectiveConfig::default().with_variants([F32_SUM]);
-            VariableCollective::prepare(&rank.comm, kind, config, soon()).map(drop).unwrap_err()
+        let variable_with = |kind, variants: &[_]| {
+            let config = CollectiveConfig::default().with_variants(variants.iter().copied());
+            VariableCollective::prepare(&rank.comm, kind, config, soon())
         };
+        let variable = |kind| variable_with(kind, &[F32_SUM]).map(drop).unwrap_err();
         let groups = || PointToPoint::prepare(&rank.comm, soon()).map(drop).unwrap_err();
         let barrier = || Barrier::prepare(&rank.comm, soon()).map(drop).unwrap_err();
         let (first, second) = match me {
@@ -136,9 +137,28 @@ fn calls_name_themselves() {
         let kind = if me == 0 { Kind::AllToAll } else { Kind::AllGather };
         let words = format!("{}: rank {} has another plan", kind.name(), 1 - me);
         says(&variable(kind), "VariableCollective::prepare", usage, &words);
+        // What one rank alone finds out, all are told.
+        let refused = [
+            (Kind::ReduceScatter, vec![], "reduces; name its"),
+            (Kind::AllReduce, vec![F32_SUM], "use AllToAll,"),
+        ];
+        for (wrong, variants, words) in refused {
+            let given = if me == 0 { (Kind::ReduceScatter, vec![F32_SUM]) } else { (wrong, variants) };
+            let error = variable_with(given.0, &given.1).map(drop).unwrap_err();
+            let (kind, begins) = match me {
+                0 => (ErrorKind::Remote, "rank 1 cannot run the plan: "),
+                _ => (usage, ""),
+            };
+            says(&error, "VariableCollective::prepare", kind, begins);
+            says(&error, "VariableCollective::prepare", kind, words);
+        }
         // One that a call of the host refuses late.
         let gather = CollectiveConfig::default();
         let gather = VariableCollective::prepare(&rank.comm, Kind::AllGather, gather, soon()).unwrap();
+        let output = if me == 0 { &long } else { &own };
+        let error = gather.buffers(&long, output, soon()).map(drop).unwrap_err();
+        let words = format!("rank {} gives {} buffer", 1 - me, if me == 0 { "two" } else { "one" });
+        says(&error, "VariableCollective::buffers", usage, &words);
         let shown = gather.buffers(&long, &own, soon()).unwrap();
         let numbers = long.slice(4..20).unwrap();
         let counts = VariableCounts::of_parts(&numbers, &numbers);

@@ -109,7 +109,7 @@ pub(super) fn agree<T>(
 
 /// Meets all ranks after a step of `op` that may have failed on some of them: then every rank gets an error, and no rank waits
 /// for one that has given up.
-pub(super) fn all_done<T>(
+pub(crate) fn all_done<T>(
     comm: &Communicator,
     op: &'static str,
     mine: Result<T>,

@@ -14,7 +14,7 @@ use super::cost::Span;
 use super::ir::{Plan, Reduction};
 use super::kernel::Variant;
 use super::ports::Memories;
-use super::prepare::prepare_all;
+use super::prepare::{decline, prepare_all};
 use super::prepared::Prepared;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
@@ -52,6 +52,15 @@ impl Executor {
         let mut one = Self::prepare_all(comm, &[(plan, config)], deadline.into())?;
         // One plan, one executor.
         one.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "Executor::prepare", "no executor was made"))
+    }
+
+    /// Takes part in a [`prepare`](Self::prepare) of all ranks without a plan, because of `error`: every other rank then gets an error that
+    /// tells it. Returns `error`.
+    pub(crate) fn decline(comm: &Communicator, error: Error, deadline: Deadline) -> Error {
+        match comm.collective_call("Executor::prepare", deadline) {
+            Ok(_turn) => decline(comm, error, deadline),
+            Err(_) => error,
+        }
     }
 
     /// [`prepare`](Self::prepare) for several plans in one transaction: the ranks meet as often as for one.

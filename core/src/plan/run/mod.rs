@@ -34,6 +34,7 @@ mod tests;
 #[cfg(test)]
 mod traced;
 
+pub(crate) use agreement::all_done;
 pub use alone::{Steps, prepare_alone};
 pub use buffers::PlanBuffers;
 pub(crate) use buffers::Window;

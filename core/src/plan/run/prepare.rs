@@ -130,6 +130,16 @@ pub(super) fn prepare_all<'p>(
     Ok(made)
 }
 
+/// Tells the ranks that prepare plans why this one does not. Returns `error`.
+pub(super) fn decline(comm: &Communicator, error: Error, deadline: Deadline) -> Error {
+    // As in `prepare_all`.
+    comm.next_internal_tag();
+    match agree::<()>(comm, &[], 0, Err(error.clone()), deadline) {
+        Ok(_) => error,
+        Err(error) => error,
+    }
+}
+
 /// What their port channels want of the proxy on this rank: for each plan with any a number for its arena, and one for each peer's at most.
 fn demand_of(drafts: &[Draft<'_>]) -> Demand {
     let counts = drafts.iter().map(Draft::port_channels).filter(|count| *count > 0);
