@@ -11,13 +11,12 @@ use super::entry::Entry;
 use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
 use super::plans::{self, Hosts};
-use super::staging::Staging;
 use super::tuning::Choice;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
-use crate::plan::{Element, Executor, Kind, PlanBuffers, Reduction};
+use crate::plan::{Element, Executor, Kind, PlanBuffers, Reduction, Staging};
 
 const PREPARE: &str = "Collective::prepare";
 const LAUNCH: &str = "Collective::launch";
@@ -128,7 +127,7 @@ impl Collective {
         let staging = match staged {
             Some(executor) => {
                 let longest = usize::try_from(executor.max_bytes()).unwrap_or(usize::MAX);
-                let memory = Staging::prepare(comm, &executor, chosen.staging.min(longest), deadline);
+                let memory = Staging::prepare(&executor, chosen.staging.min(longest), deadline);
                 let memory = called_for(PREPARE, &kind, memory)?;
                 Some((executor, memory))
             }
@@ -361,7 +360,7 @@ impl Collective {
         let launched = match self.way(op, &call, in_place, shown.is_some(), reduction)? {
             Way::Staged => {
                 let Some((executor, staging)) = &inner.staging else { return Err(no_way(op)) };
-                staging.launch(executor, stream, slices, &call, reduction)
+                staging.launch(executor, stream, slices, (call.division(), element), reduction)
             }
             Way::Plan(index) => {
                 let shown = shown.and_then(|shown| shown.shown[index].as_ref());

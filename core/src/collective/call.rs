@@ -3,7 +3,7 @@
 use super::plans::in_place_differs;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice};
-use crate::plan::{Element, Kind};
+use crate::plan::{Division, Element, Kind};
 
 /// One rank's call without its buffers: the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,11 @@ impl Call {
         let [input, output] = self.lengths();
         let takes_part = self.absent.map(|only| only.is_none_or(|root| root == rank));
         [if takes_part[0] { input } else { 0 }, if takes_part[1] { output } else { 0 }]
+    }
+
+    /// As staged calls need it.
+    pub(super) fn division(&self) -> Division {
+        Division { parts: self.parts, part: self.part }
     }
 
     /// Bytes of the whole input and output.

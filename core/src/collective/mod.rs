@@ -15,7 +15,6 @@ mod plans;
 mod point_to_point;
 mod selector;
 mod sizes;
-mod staging;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod tuning;

@@ -8,12 +8,11 @@ use super::geometry::agreed_geometry;
 use super::named::{called, called_for};
 use super::plans::{self, Hosts, Shape};
 use super::sizes::{shape as shape_of, usual_blocks};
-use super::staging::Staging;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
-use crate::plan::{Element, Executor, Kind, Numbers, PlanBuffers, Reduction, Rows};
+use crate::plan::{Element, Executor, Kind, Numbers, PlanBuffers, Reduction, Rows, Staging};
 
 const PREPARE: &str = "VariableCollective::prepare";
 const LAUNCH: &str = "VariableCollective::launch";
@@ -165,7 +164,7 @@ impl VariableCollective {
         // Tests check the built-in plans.
         let executor = Executor::prepare(comm, &plan, config.executor(None).unchecked(), deadline);
         let executor = called_for(PREPARE, &kind, executor)?;
-        let staging = staging.map(|bytes| Staging::prepare(comm, &executor, bytes, deadline));
+        let staging = staging.map(|bytes| Staging::prepare(&executor, bytes, deadline));
         let staging = called_for(PREPARE, &kind, staging.transpose())?;
         Ok(Self { inner: Arc::new(Inner { comm: comm.clone(), kind, executor, staging }) })
     }

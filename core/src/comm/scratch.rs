@@ -33,6 +33,13 @@ impl ScratchBudget {
         self.limit.saturating_sub(self.taken())
     }
 
+    /// Takes a part, if there is as much left.
+    pub(crate) fn take_within(self: &Arc<Self>, bytes: u64) -> Option<ScratchShare> {
+        let grown = |taken: u64| taken.checked_add(bytes).filter(|&taken| taken <= self.limit);
+        let took = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        took.is_ok().then(|| ScratchShare { of: Arc::clone(self), bytes })
+    }
+
     /// Takes a part. Does not compare it with the limit: the callers of all ranks have agreed on [`left`](Self::left) before.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> ScratchShare {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
@@ -57,8 +64,13 @@ mod tests {
         assert_eq!((budget.taken(), budget.left()), (60, 40));
         let second = budget.take(60);
         assert_eq!((budget.taken(), budget.left()), (120, 0), "more than there was");
+        assert!(budget.take_within(1).is_none());
         drop(first);
         assert_eq!((budget.taken(), budget.left()), (60, 40));
+        assert!(budget.take_within(41).is_none() && budget.take_within(u64::MAX).is_none());
+        let third = budget.take_within(40).unwrap();
+        assert_eq!((budget.taken(), budget.left()), (100, 0));
+        drop(third);
         drop(second);
         assert_eq!(budget.left(), 100);
     }

@@ -37,8 +37,8 @@ pub use ir::{
 };
 pub use position::Position;
 pub use ptx::ptx;
+pub(crate) use run::{Division, Numbers, Rows, Staging, Window, all_done};
 pub use run::{Executor, ExecutorConfig, PlanBuffers};
-pub(crate) use run::{Numbers, Rows, Window, all_done};
 #[doc(hidden)]
 pub use run::{Steps, prepare_alone};
 

@@ -37,7 +37,12 @@ fn every_failure_is_told<T>(prepare: impl Fn(&Communicator) -> Result<T> + Sync)
             ALLOCATIONS.set((0, if comm.rank() == 1 { fails } else { u32::MAX }));
             let since = Instant::now();
             let kind = prepare(comm).map(drop).map_err(|error| error.kind());
-            assert!(since.elapsed() < LIMIT / 4, "rank {}: {kind:?} after {:?}", comm.rank(), since.elapsed());
+            assert!(
+                since.elapsed() < LIMIT / 4,
+                "rank {}: {kind:?} after {:?}",
+                comm.rank(),
+                since.elapsed()
+            );
             Ok((kind, ALLOCATIONS.get().0))
         })
         .unwrap()

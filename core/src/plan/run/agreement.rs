@@ -199,8 +199,8 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<()
 
 /// A digest of everything that a kernel is made of, and of how ports reach peers. All ranks run one version of the library.
 fn digest(plan: &Plan, config: &ExecutorConfig) -> [u8; 32] {
-    let ExecutorConfig { variants, any_order, port_transport, .. } = config;
-    digest::of(&(plan, variants, any_order, port_transport))
+    let ExecutorConfig { variants, any_order, port_transport, staging_bytes, .. } = config;
+    digest::of(&(plan, variants, any_order, port_transport, staging_bytes))
 }
 
 impl Said {

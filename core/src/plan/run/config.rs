@@ -16,6 +16,7 @@ const RECORDS: u32 = 4096;
 pub struct ExecutorConfig {
     pub(super) variants: Vec<(Element, Option<Reduction>)>,
     pub(super) max_bytes: Option<u64>,
+    pub(super) staging_bytes: Option<usize>,
     pub(super) unchecked: bool,
     pub(super) any_order: bool,
     pub(super) either_place: bool,
@@ -39,6 +40,15 @@ impl ExecutorConfig {
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with this many bytes of memory, for input and output each, through which calls of [`execute`](super::Executor::execute)
+    /// go whose plan has its buffers reached by peers: copied in before, copied out behind. It is a part of the communicator's scratch. By
+    /// default there is none, and such calls are refused.
+    #[must_use]
+    pub fn with_staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging_bytes = Some(bytes);
         self
     }
 

@@ -16,6 +16,7 @@ use super::kernel::Variant;
 use super::ports::Memories;
 use super::prepare::{decline, prepare_all};
 use super::prepared::Prepared;
+use super::staging::Staging;
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +34,8 @@ const EXECUTE: &str = "Executor::execute";
 #[derive(Clone, Debug)]
 pub struct Executor {
     pub(super) inner: Arc<Prepared>,
+    /// For calls on buffers that were not shown.
+    staging: Option<Arc<Staging>>,
 }
 
 impl Executor {
@@ -74,7 +77,13 @@ impl Executor {
     ) -> Result<Vec<Self>> {
         let _turn = comm.collective_call("Executor::prepare", deadline)?;
         let prepared = prepare_all(comm, wanted, deadline)?;
-        Ok(prepared.into_iter().map(|inner| Self { inner: Arc::new(inner) }).collect())
+        let finish = |(inner, (_, config)): (Prepared, &(&Plan, ExecutorConfig))| {
+            let executor = Self { inner: Arc::new(inner), staging: None };
+            let bytes = config.staging_bytes.filter(|&bytes| bytes > 0 && executor.reaches_buffers());
+            let staging = bytes.map(|bytes| Staging::prepare(&executor, bytes, deadline).map(Arc::new));
+            Ok(Self { staging: staging.transpose()?, ..executor })
+        };
+        prepared.into_iter().zip(wanted).map(finish).collect()
     }
 
     #[cfg(test)]
@@ -113,7 +122,8 @@ impl Executor {
         self.inner.multicast.is_some()
     }
 
-    /// Whether peers or proxies reach this plan's input or output, so that calls need [`prepare_buffers`](Self::prepare_buffers).
+    /// Whether peers or proxies reach this plan's input or output, so that calls need [`prepare_buffers`](Self::prepare_buffers), or memory
+    /// of the library's own that [`ExecutorConfig::with_staging_bytes`] asks for.
     pub fn reaches_buffers(&self) -> bool {
         self.inner.reaches_buffers
     }
@@ -133,20 +143,12 @@ impl Executor {
         self.show(Ok([input.clone(), output.clone()]), deadline.into())
     }
 
-    /// Allocates an input and an output of `bytes` each and shows them. Collective; every rank gets an error if one does, so that
-    /// all ranks go on alike.
-    pub(crate) fn allocate_buffers(
+    /// [`prepare_buffers`](Self::prepare_buffers) of a rank that may have none: then every rank gets an error.
+    pub(super) fn show(
         &self,
-        bytes: usize,
+        buffers: Result<[Arc<GpuBuffer>; 2]>,
         deadline: Deadline,
-    ) -> Result<([Arc<GpuBuffer>; 2], PlanBuffers)> {
-        let new = || Ok(Arc::new(GpuBuffer::new(self.inner.comm.context(), bytes)?));
-        let buffers = new().and_then(|input| Ok([input, new()?]));
-        let shown = self.show(buffers.clone(), deadline)?;
-        Ok((buffers?, shown))
-    }
-
-    fn show(&self, buffers: Result<[Arc<GpuBuffer>; 2]>, deadline: Deadline) -> Result<PlanBuffers> {
+    ) -> Result<PlanBuffers> {
         const OP: &str = "Executor::prepare_buffers";
         let (inner, comm) = (&*self.inner, &self.inner.comm);
         let _turn = comm.collective_call(OP, deadline)?;
@@ -176,9 +178,13 @@ impl Executor {
     /// Enqueues one call: `count` elements of `input` on each rank (of `output`, if no rank has an input), `reduction` in place
     /// of the plan's own if there is one. The stream keeps buffers and scratch alive.
     ///
+    /// Where peers reach the buffers of the plan, the call goes through memory of the library's own, if
+    /// [`ExecutorConfig::with_staging_bytes`] has asked for it, with copies before and behind. Then all ranks call this, or all call
+    /// [`execute_on`](Self::execute_on).
+    ///
     /// # Errors
     /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the
-    /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers; `PeerLost` once a rank is lost or
+    /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers, without such memory or with too little; `PeerLost` once a rank is lost or
     /// has left; `Aborted` once the communicator is aborted; a driver error: then the call may have begun in part, and peers wait for the
     /// rest of it until the communicator is aborted.
     pub fn execute(
@@ -190,11 +196,15 @@ impl Executor {
         element: Element,
         reduction: impl Into<Option<Reduction>>,
     ) -> Result<()> {
-        if self.reaches_buffers() {
-            let message = "peers reach the buffers of this plan; show them with prepare_buffers() and call execute_on()";
-            return Err(Error::usage(EXECUTE, message));
+        if !self.reaches_buffers() {
+            return self.launch(stream, [input, output], None, count, (element, reduction.into()));
         }
-        self.launch(stream, [input, output], None, count, (element, reduction.into()))
+        let Some(staging) = &self.staging else {
+            let message = "peers reach the buffers of this plan; show them with prepare_buffers() and call execute_on(), or ask for memory \
+                 through which others go with ExecutorConfig::with_staging_bytes";
+            return Err(Error::usage(EXECUTE, message));
+        };
+        staging.launch_whole(self, stream, [input, output], (count, element), reduction.into())
     }
 
     /// As [`execute`](Self::execute), on buffers that were shown to the peers, from their beginning. Every rank passes those

@@ -25,6 +25,7 @@ mod prepare;
 mod prepared;
 mod rows;
 mod sizes;
+mod staging;
 mod touched;
 mod trace;
 mod verdict;
@@ -43,5 +44,6 @@ pub use executor::Executor;
 pub(super) use grid::Grids;
 pub(crate) use rows::{Numbers, Rows};
 pub(super) use sizes::Chunks;
+pub(crate) use staging::{Division, Staging};
 
 use super::{check, collective, cost, ir, lower};

@@ -14,6 +14,7 @@ mod refusals;
 mod repeats;
 mod samples;
 mod several;
+mod staging;
 mod turns;
 mod types;
 

@@ -1,0 +1,170 @@
+//! Memory of the library's own, which the peers reach, for calls on buffers that they do not.
+
+use std::sync::Arc;
+
+use super::buffers::PlanBuffers;
+use super::collective::Kind;
+use super::executor::Executor;
+use super::ir::Reduction;
+use super::rows::Rows;
+use crate::comm::ScratchShare;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
+use crate::plan::Element;
+
+/// An input and an output, shown to the peers. One buffer is both for a plan in place.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    buffers: [Arc<GpuBuffer>; 2],
+    shown: PlanBuffers,
+    /// Whether this rank's input is read, and whether its output gets a result.
+    takes_part: [bool; 2],
+    /// A call writes all of an output that gets a result.
+    fills: bool,
+    _share: ScratchShare,
+}
+
+/// How a message divides, by which it is cut into slices: the same piece of each part is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Division {
+    /// Parts of a rank's input and output, all equally long.
+    pub(crate) parts: [usize; 2],
+    /// Bytes of a part.
+    pub(crate) part: usize,
+}
+
+impl Staging {
+    /// Allocates and shows memory for calls of `executor`: `bytes` for each buffer. Collective.
+    ///
+    /// # Errors
+    /// Of every rank, if one has too little of the communicator's scratch left, or no memory.
+    pub(crate) fn prepare(executor: &Executor, bytes: usize, deadline: Deadline) -> Result<Self> {
+        let (comm, plan) = (&executor.inner.comm, &executor.inner.plan);
+        let count = if plan.collective.in_place { 1 } else { 2 };
+        let share = comm.scratch().take_within(count * bytes as u64).ok_or_else(|| {
+            let message = format!(
+                "memory for buffers that were not shown takes {} bytes of scratch, and this rank has {} left; ask for less with \
+                 with_staging_bytes(), set AQUEDUCT_SCRATCH_BYTES (or CommunicatorConfig::with_scratch_bytes), or show all buffers",
+                count * bytes as u64,
+                comm.scratch().left()
+            );
+            Error::usage("Executor::prepare", message)
+        });
+        let new = || GpuBuffer::new(comm.context(), bytes).map(Arc::new);
+        let made = share.and_then(|share| {
+            let input = new()?;
+            let output = if count == 1 { Arc::clone(&input) } else { new()? };
+            Ok((share, [input, output]))
+        });
+        let shown = executor
+            .show(made.as_ref().map(|(_, buffers)| buffers.clone()).map_err(Error::clone), deadline)?;
+        let (_share, buffers) = made?;
+        let me = comm.rank();
+        let takes_part = match plan.collective.kind {
+            Kind::Broadcast { root } | Kind::Scatter { root } => [me == root, true],
+            Kind::Reduce { root } | Kind::Gather { root } => [true, me == root],
+            _ => [true, true],
+        };
+        let fills = !matches!(plan.collective.kind, Kind::Custom(_));
+        Ok(Self { buffers, shown, takes_part, fills, _share })
+    }
+
+    /// Bytes of each buffer.
+    pub(crate) fn bytes(&self) -> usize {
+        self.buffers[0].len()
+    }
+
+    /// Enqueues a call of a message that fits as a whole.
+    ///
+    /// # Errors
+    /// `InvalidUsage` for one that does not; otherwise as for [`Executor::execute_on`].
+    pub(super) fn launch_whole(
+        &self,
+        executor: &Executor,
+        stream: &Stream,
+        slices: [&DeviceSlice; 2],
+        (count, element): (usize, Element),
+        reduction: Option<Reduction>,
+    ) -> Result<()> {
+        let prepared = &*executor.inner;
+        let args = prepared.args(slices[0], slices[1], count, element)?;
+        let lengths =
+            [args.input_bytes, args.output_bytes].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let longest = lengths[0].max(lengths[1]);
+        if longest > self.bytes() {
+            let message = format!(
+                "this call needs {longest} bytes of a buffer, and the memory for buffers that were not shown has {}; give \
+                 ExecutorConfig::with_staging_bytes({longest}) or more, or show the buffers with prepare_buffers() and call execute_on()",
+                self.bytes()
+            );
+            return Err(Error::usage("Executor::execute", message));
+        }
+        let whole = prepared.placed(&self.shown.inner, count, element)?;
+        let staged = |side: usize| whole[side].slice(..lengths[side]);
+        let given = |side: usize| slices[side].slice(..lengths[side]);
+        let copied_in = [self.takes_part[0], self.takes_part[1] && !self.fills];
+        for side in (0..2).filter(|&side| copied_in[side]) {
+            stream.copy(&staged(side)?, &given(side)?)?;
+        }
+        executor.execute_on(stream, &self.shown, count, element, reduction)?;
+        if self.takes_part[1] { stream.copy(&given(1)?, &staged(1)?) } else { Ok(()) }
+    }
+
+    /// Enqueues a call of parts of sizes that only the device knows: all of both buffers is copied in, and all of the output is copied
+    /// out, with what lay between its parts. The input is read before a result is written, so both may be one memory.
+    pub(crate) fn launch_by_rows(
+        &self,
+        executor: &Executor,
+        stream: &Stream,
+        [input, output]: [&DeviceSlice; 2],
+        rows: &Rows,
+        variant: (Element, Option<Reduction>),
+    ) -> Result<()> {
+        stream.copy(&self.buffers[0].slice(..input.len())?, input)?;
+        stream.copy(&self.buffers[1].slice(..output.len())?, output)?;
+        executor.execute_by_rows(stream, &self.shown, rows, variant)?;
+        stream.copy(output, &self.buffers[1].slice(..output.len())?)
+    }
+
+    /// Enqueues a call of a plan that is not in place: the same piece of each part of the input is copied in, goes to the peers, and is
+    /// copied out, then the next. A slice is read before its result is written, so input and output may be one memory.
+    pub(crate) fn launch(
+        &self,
+        executor: &Executor,
+        stream: &Stream,
+        [input, output]: [&DeviceSlice; 2],
+        (division, element): (Division, Element),
+        reduction: Option<Reduction>,
+    ) -> Result<()> {
+        let Division { parts, part: bytes } = division;
+        let longest = longest_slice(self.bytes(), division, element);
+        for start in (0..bytes).step_by(longest) {
+            let len = longest.min(bytes - start);
+            for part in (0..parts[0]).filter(|_| self.takes_part[0]) {
+                let from = part * bytes + start;
+                stream.copy(
+                    &self.buffers[0].slice(part * len..(part + 1) * len)?,
+                    &input.slice(from..from + len)?,
+                )?;
+            }
+            let count = parts[0] * len / element.bytes();
+            executor.execute_on(stream, &self.shown, count, element, reduction)?;
+            for part in (0..parts[1]).filter(|_| self.takes_part[1]) {
+                let to = part * bytes + start;
+                stream.copy(
+                    &output.slice(to..to + len)?,
+                    &self.buffers[1].slice(part * len..(part + 1) * len)?,
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the longest slice of a part: whole elements, and whole vectors of 16 bytes as long as one fits.
+fn longest_slice(staging: usize, Division { parts, .. }: Division, element: Element) -> usize {
+    let each = staging / parts[0].max(parts[1]);
+    let grain = if each >= 16 { 16 } else { element.bytes() };
+    (each / grain * grain).max(element.bytes())
+}
