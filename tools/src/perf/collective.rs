@@ -7,7 +7,7 @@ use aqueduct::collective::{Collective, CollectiveBuffers, CollectiveConfig, Tuni
 use aqueduct::comm::Transport;
 use aqueduct::gpu::{DeviceSlice, GpuBuffer, Stream};
 use aqueduct::plan::cost::Span;
-use aqueduct::plan::{Executor, ExecutorConfig, Kind, Plan, PlanBuffers};
+use aqueduct::plan::{Executor, ExecutorConfig, Plan, PlanBuffers};
 
 use super::args::{Common, is_slow};
 use super::checker::{Checker, GUARD, GUARD_BYTE};
@@ -15,6 +15,7 @@ use super::data::{self, Call, Expected};
 use super::output::Output;
 use super::record::{Place, Record};
 use super::shape::Shape;
+use super::simulated::{GARBAGE, LONGEST, Simulated};
 use super::timing::{EventClock, Launches, Session, sample};
 
 /// Largest size of the unmeasured calls between measured ones, which only change the size from call to call.
@@ -55,6 +56,8 @@ pub(super) struct Bench<'a> {
     shape: Shape,
     target: Target,
     checker: Checker,
+    /// For a plan of a collective that nobody knows.
+    simulated: Option<Simulated>,
     stream: Stream,
     clock: EventClock,
     /// The input of calls out of place. Everything else is in the output.
@@ -96,7 +99,9 @@ impl<'a> Bench<'a> {
             true => Some(Box::new(executor.prepare_buffers(&input, &output, rank.deadline())?)),
             false => None,
         };
-        Self::new(session, common, shape, Target::Plan { executor, shown, place }, [input, output], sizes)
+        let target = Target::Plan { executor, shown, place };
+        let bench = Self::new(session, common, shape, target, [input, output], sizes)?;
+        Ok(Self { simulated: Simulated::of(plan), ..bench })
     }
 
     /// For a built-in collective, on buffers that are `shown` to the peers or not.
@@ -160,6 +165,7 @@ impl<'a> Bench<'a> {
             shape,
             target,
             checker: Checker::prepare(rank, common.check_by, kind, common.op)?,
+            simulated: None,
             stream: Stream::new(&rank.context)?,
             clock: EventClock::new(rank)?,
             input,
@@ -170,10 +176,10 @@ impl<'a> Bench<'a> {
     }
 
     /// How data is checked, for the head.
-    pub(super) fn checks(&self) -> &'static str {
-        match self.shape.kind() {
-            Kind::Custom(_) => "nothing is known about its results",
-            _ => self.checker.meaning(),
+    pub(super) fn checks(&self) -> String {
+        match &self.simulated {
+            Some(_) => format!("against the simulator up to {LONGEST} bytes"),
+            None => self.checker.meaning().to_owned(),
         }
     }
 
@@ -208,21 +214,25 @@ impl<'a> Bench<'a> {
             self.session.progress.step(|| format!("check {number} of {}", self.common.check));
             let other = usize::try_from(self.sizes[(index * 7 + 3) % self.sizes.len()])?.min(DISTURBANCE);
             let grain = usize::try_from(self.shape.grain())? * self.common.datatype.bytes();
-            let mut mine = if slow { 0 } else { self.checked_call(bytes, place)? };
-            mine += self.checked_call(other / grain * grain, place)?;
+            if !slow {
+                let mine = self.checked_call(bytes, place)?;
+                self.add(&mut wrong, mine)?;
+            }
+            let mine = self.checked_call(other / grain * grain, place)?;
+            self.add(&mut wrong, mine)?;
             if last_is_timed && number == self.common.check {
                 painted = Some(self.paint(bytes, place)?);
             } else {
-                mine += self.checked_call(bytes, place)?;
+                let mine = self.checked_call(bytes, place)?;
+                self.add(&mut wrong, mine)?;
             }
-            self.add(&mut wrong, mine)?;
         }
         Ok((wrong, painted))
     }
 
-    /// Adds the wrong values of all ranks, where any are known.
-    fn add(&self, wrong: &mut Option<u64>, mine: u64) -> Result<()> {
-        if !matches!(self.shape.kind(), Kind::Custom(_)) {
+    /// Adds the wrong values of all ranks, where any are known: on all ranks or on none.
+    fn add(&self, wrong: &mut Option<u64>, mine: Option<u64>) -> Result<()> {
+        if let Some(mine) = mine {
             *wrong = Some(wrong.unwrap_or(0) + self.session.rank.sum(mine)?);
         }
         Ok(())
@@ -352,8 +362,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Makes a call with data that no call had before, and returns the number of wrong elements and of touched guard bytes.
-    fn checked_call(&mut self, bytes: usize, place: Place) -> Result<u64> {
+    /// Makes a call with data that no call had before, and returns the number of wrong elements and of touched guard bytes, if it is known.
+    fn checked_call(&mut self, bytes: usize, place: Place) -> Result<Option<u64>> {
         let call = self.paint(bytes, place)?;
         self.launch(&self.stream, bytes, place)?;
         self.stream.synchronize(self.session.rank.deadline())?;
@@ -373,21 +383,39 @@ impl<'a> Bench<'a> {
         };
         // An element that no kernel writes holds data of an earlier call, which counts as wrong.
         self.guard(bytes, place)?.fill(GUARD_BYTE, rank.deadline())?;
-        let (input, _) = self.slices(bytes, place)?;
+        let (input, output) = self.slices(bytes, place)?;
+        if self.simulated.is_some() {
+            output.fill(GARBAGE, rank.deadline())?;
+        }
         self.checker.fill(rank, &input, self.data(&call, call.operand(rank.bootstrap.rank())))?;
         Ok(call)
     }
 
-    /// Number of wrong elements in the output of `call` and of wrong bytes in the guard behind it.
-    fn wrong(&self, call: &Call, place: Place) -> Result<u64> {
+    /// Number of wrong elements in the output of `call` and of wrong bytes in the guard behind it, if the output is known.
+    fn wrong(&self, call: &Call, place: Place) -> Result<Option<u64>> {
         let (rank, bytes) = (self.session.rank, call.count * call.ty.bytes());
-        let (_, output) = self.slices(bytes, place)?;
+        let (input, output) = self.slices(bytes, place)?;
         let mut wrong = self.checker.touched(rank, &self.guard(bytes, place)?)?;
+        if let Some(simulated) = &self.simulated {
+            let message = Call { count: self.count(bytes), ..*call };
+            let outputs = simulated.outputs(&message, |rank| self.data(call, call.operand(rank)))?;
+            let Some(outputs) = outputs else { return Ok(None) };
+            let expected = &outputs[rank.bootstrap.rank() as usize];
+            let mut seen = vec![0; expected.len()];
+            (if output.is_empty() { &input } else { &output }).download(0, &mut seen, rank.deadline())?;
+            let size = call.ty.bytes();
+            wrong += seen
+                .chunks(size)
+                .zip(expected.chunks(size))
+                .filter(|(seen, expected)| seen != expected)
+                .count() as u64;
+            return Ok(Some(wrong));
+        }
         for (at, len, expected, start) in self.shape.expected(call, rank.bootstrap.rank() as usize, bytes) {
             let expected = self.data(call, expected);
             wrong += self.checker.wrong(rank, &output.slice(at..at + len)?, expected, start)?;
         }
-        Ok(wrong)
+        Ok(Some(wrong))
     }
 
     /// A plan adds or multiplies in the order that its author chose, perhaps rounding between. So may built-in collectives of

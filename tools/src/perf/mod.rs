@@ -27,6 +27,7 @@ mod port;
 mod progress;
 mod record;
 mod shape;
+mod simulated;
 mod startup;
 mod stats;
 pub(crate) mod sweep;
@@ -174,12 +175,12 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
         (operation, None) => match variable {
             Some(parts) => {
                 let mut bench = variable::Bench::prepare(&session, common, parts, &sizes)?;
-                checks = bench.checks();
+                checks = bench.checks().to_owned();
                 measure = Box::new(move |index, output| bench.measure(index, output));
             }
             None => {
                 let mut bench = channel::Bench::prepare(&session, args, operation, &sizes)?;
-                checks = bench.checks();
+                checks = bench.checks().to_owned();
                 let sizes = sizes.clone();
                 measure = Box::new(move |index, output| bench.measure(sizes[index], output));
             }

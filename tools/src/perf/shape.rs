@@ -11,6 +11,8 @@ pub(super) struct Shape {
     ranks: usize,
     /// A size is a multiple of so many elements.
     grain: u64,
+    /// Chunks of the input and the output of a collective of the author's own; of an input that no rank has, those of the output.
+    chunks: [usize; 2],
 }
 
 impl Shape {
@@ -19,7 +21,10 @@ impl Shape {
             u64::from(plan.ranks.iter().map(count).max().unwrap_or(0)).max(1)
         };
         let (input, output) = (most(|rank| rank.input_chunks), most(|rank| rank.output_chunks));
-        Self::new(plan.collective.kind.clone(), ranks, input.max(output))
+        let none = plan.ranks.iter().all(|rank| rank.input_chunks == 0);
+        let results = plan.ranks.iter().map(|rank| rank.output_chunks as usize).max().unwrap_or(0);
+        let chunks = [if none { output } else { input } as usize, results];
+        Self { chunks, ..Self::new(plan.collective.kind.clone(), ranks, input.max(output)) }
     }
 
     /// Of a built-in collective.
@@ -33,7 +38,7 @@ impl Shape {
             Kind::AllReduce | Kind::Broadcast { .. } | Kind::Reduce { .. } | Kind::SendRecv => 1,
             _ => chunks,
         };
-        Self { kind, ranks: ranks.max(1) as usize, grain }
+        Self { kind, ranks: ranks.max(1) as usize, grain, chunks: [1; 2] }
     }
 
     pub(super) fn kind(&self) -> &Kind {
@@ -55,6 +60,10 @@ impl Shape {
         match self.kind {
             Kind::AllGather | Kind::Gather { .. } => (bytes / self.ranks, bytes),
             Kind::ReduceScatter | Kind::Scatter { .. } => (bytes, bytes / self.ranks),
+            Kind::Custom(_) => {
+                let chunk = bytes / self.chunks[0].max(self.chunks[1]);
+                (self.chunks[0] * chunk, self.chunks[1] * chunk)
+            }
             _ => (bytes, bytes),
         }
     }
