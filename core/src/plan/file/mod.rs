@@ -7,6 +7,7 @@
 mod names;
 mod read;
 mod read_ops;
+mod repair;
 mod tree;
 mod write;
 

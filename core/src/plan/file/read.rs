@@ -5,6 +5,7 @@ use super::ir::{Buffer, Plan, Protocol, RankPlan, Settings, Switch};
 use super::json::{self, Value};
 use super::names::{buffer, kind_of_memory_or_port, unknown_channel_type};
 use super::read_ops::{Tables, block};
+use super::repair::complete;
 use super::tree::{Object, Path, text};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -58,7 +59,9 @@ fn plan(value: &Value<'_>, path: &Path<'_>) -> Result<Plan> {
         ranks.push(rank(gpu, index, gpus.len(), &gpus_path.index(index))?);
     }
     object.finish()?;
-    Ok(Plan { name, collective: Collective { kind, in_place }, settings, ranks })
+    let mut plan = Plan { name, collective: Collective { kind, in_place }, settings, ranks };
+    complete(&mut plan);
+    Ok(plan)
 }
 
 fn rank(value: &Value<'_>, index: usize, ranks: usize, path: &Path<'_>) -> Result<RankPlan> {
