@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use aqueduct::plan::{Plan, check, file, pass};
 
+use crate::perf::sweep::parse_size;
 use crate::stderr::say;
 use crate::stdout::Stdout;
 use code::{FINDINGS, USAGE};
@@ -70,6 +71,9 @@ struct Passes {
     /// Run the passes up to this one first
     #[arg(long, value_name = "PASS", value_parser = pass::PASSES.map(|pass| pass.name))]
     after: Option<String>,
+    /// Bytes of the slices that the pass `pipeline` makes loops over; none by default
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "after")]
+    slice: Option<u64>,
     /// Instances that the pass `replicate` makes
     #[arg(long, default_value_t = 1, requires = "after")]
     instances: u32,
@@ -81,6 +85,7 @@ struct Passes {
 impl Passes {
     fn apply(&self, plan: &Plan) -> Result<Plan, aqueduct::Error> {
         let mut options = pass::Options::default();
+        options.slice = self.slice;
         options.instances = self.instances;
         options.policy = self.policy.into();
         match &self.after {

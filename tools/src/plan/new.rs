@@ -9,6 +9,7 @@ use aqueduct::plan::programs::{self, ALGORITHMS, Choices};
 use aqueduct::plan::{Protocol, file, pass};
 
 use super::policy::Policy;
+use crate::perf::sweep::parse_size;
 use crate::refusal::Refusal;
 use crate::stdout::Stdout;
 
@@ -28,6 +29,9 @@ pub(super) struct Args {
     /// Ranks of each host, for algorithms that tell hosts apart [default: the ranks of two hosts]
     #[arg(long, value_name = "RANKS")]
     ranks_per_host: Option<u32>,
+    /// Hands data on in slices of so many bytes, for algorithms of which no move is longer than another [default: whole chunks]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    slice: Option<u64>,
     /// Copies of the program that share the data: more blocks and channels
     #[arg(long, default_value_t = 1)]
     instances: u32,
@@ -90,5 +94,6 @@ fn written(args: &Args) -> aqueduct::Result<String> {
     // Moves that a file has no name for cannot be written.
     options.fusion = Some(pass::Shapes::Named);
     (options.instances, options.policy) = (args.instances, args.policy.into());
+    options.slice = args.slice;
     file::write(&pass::run(&plan, &options, None)?)
 }

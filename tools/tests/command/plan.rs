@@ -68,8 +68,17 @@ fn right_and_wrong_plans() {
     run(&mut aqueduct(&["plan", "show", right, "--after", "fuse", "--policy", "none"])).exited(0);
     run(&mut aqueduct(&["plan", "show", right, "--after", "nothing"]))
         .exited(2)
-        .says(&["sync, fuse, replicate"]);
+        .says(&["pipeline, sync, fuse, replicate"]);
     run(&mut aqueduct(&["plan", "show", right, "--instances", "2"])).exited(2).says(&["--after"]);
+    run(&mut aqueduct(&["plan", "show", right, "--after", "pipeline", "--slice", "64K"])).exited(0).prints(
+        &[
+            "    0: loop over 1 chunks by 65536 bytes",
+            "        0: move input[0] -> rank 1 scratch[0] packets",
+        ],
+    );
+    run(&mut aqueduct(&["plan", "show", right, "--after", "pipeline", "--slice", "100"]))
+        .exited(1)
+        .says(&["slices of 100 bytes; use a multiple of 16"]);
     run(&mut aqueduct(&["plan", "show", right, "--after", "replicate", "--instances", "0"]))
         .exited(1)
         .says(&["a plan of no instances"]);
@@ -99,6 +108,31 @@ fn the_first_commands_of_the_document_work() {
         "     1048576 ",
         "# Out of bounds values : 0 OK",
     ]);
+}
+
+/// Of a collective that nobody knows, results are compared with the simulator's, also where no operation writes and where the output is longer
+/// than the input.
+#[test]
+fn plans_of_ones_own_are_checked() {
+    let plan = r#"{"name": "spread", "collective": "spread", "protocol": "Simple", "inplace": false, "gpus": [
+{"id": 0, "input_chunks": 1, "output_chunks": 3, "scratch_chunks": 0, "channels": [], "remote_buffers": [], "semaphores": [],
+ "threadblocks": [{"id": 0, "channels": [], "remote_buffer_refs": [], "ops": [
+  {"name": "copy", "src_buff": [{"type": "i", "index": 0, "size": 1}], "dst_buff": [{"type": "o", "index": 2, "size": 1}]}]}]}]}"#;
+    let path = file("spread", plan);
+    let name = path.to_str().unwrap();
+    let program = env!("CARGO_BIN_EXE_aqueduct");
+    let command =
+        ["run", "-n", "1", "--", program, "plan", "run", name, "-b", "12K", "-e", "3M", "-f", "256"];
+    let outcome = run(&mut aqueduct(&command)).exited(0);
+    std::fs::remove_file(path).unwrap();
+    let outcome =
+        outcome.prints(&["against the simulator up to 262144 bytes", "# Out of bounds values : 0 OK"]);
+    let wrong = |bytes: &str| {
+        let of = |line: &&str| line.contains(" plan ") && line.contains(&format!(" {bytes} "));
+        let line = outcome.stdout.lines().find(of).unwrap();
+        line.split_whitespace().rev().nth(4).unwrap().to_owned()
+    };
+    assert_eq!([wrong("12288"), wrong("3145728")], ["0", "N/A"], "{}", outcome.stdout);
 }
 
 /// Every algorithm that the help lists runs from a file, and some as kernels.
@@ -143,6 +177,8 @@ fn classical_programs_become_files() {
         (&["all-reduce", "-n", "3", "-a", "recursive-halving"], "a power of two"),
         (&["all-reduce", "-n", "2", "-a", "ring", "--chunk-factor", "2"], "use more instances"),
         (&["all-reduce", "-n", "2", "--instances", "0"], "no instances"),
+        (&["broadcast", "-n", "4", "--slice", "64K"], "slices need moves of one number of chunks"),
+        (&["all-reduce", "-n", "2", "--slice", "1"], "use a multiple of 16"),
         (
             &["all-reduce", "-n", "2", "-a", "ring", "--protocol", "LL128"],
             "has no packets; leave --protocol out",

@@ -1,7 +1,7 @@
 //! The passes in their order.
 
 use super::ir::Plan;
-use super::{Policy, Shapes, fuse, refused, replicate, resources, sync};
+use super::{Policy, Shapes, fuse, pipeline, refused, replicate, resources, sync};
 use crate::error::Result;
 
 /// Choices that passes leave to the author of a plan.
@@ -10,6 +10,8 @@ use crate::error::Result;
 pub struct Options {
     /// Which moves fusion may make; `None` for no fusion.
     pub fusion: Option<Shapes>,
+    /// Bytes of the slices over which what hands data on is repeated; `None` for whole chunks, or the author's own loops.
+    pub slice: Option<u64>,
     /// Instances of the program.
     pub instances: u32,
     /// Chunks of each instance.
@@ -18,7 +20,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { fusion: Some(Shapes::Any), instances: 1, policy: Policy::Interleaved }
+        Self { fusion: Some(Shapes::Any), slice: None, instances: 1, policy: Policy::Interleaved }
     }
 }
 
@@ -33,7 +35,12 @@ pub struct Pass {
 }
 
 /// All passes, in the order in which they run.
-pub const PASSES: [Pass; 4] = [
+pub const PASSES: [Pass; 5] = [
+    Pass {
+        name: "pipeline",
+        summary: "repeats what hands data on over slices",
+        apply: |plan, options| options.slice.map_or_else(|| Ok(plan.clone()), |unit| pipeline(plan, unit)),
+    },
     Pass { name: "sync", summary: "inserts the fewest syncs", apply: |plan, _| sync(plan) },
     Pass {
         name: "fuse",

@@ -7,6 +7,7 @@ mod fuse;
 mod item;
 mod join;
 mod list;
+mod pipeline;
 mod renumber;
 mod replicate;
 mod requests;
@@ -23,6 +24,7 @@ pub(super) mod tests;
 
 pub use fuse::{Shapes, fuse};
 pub use list::{Options, PASSES, Pass, run};
+pub use pipeline::pipeline;
 pub use replicate::{Policy, replicate};
 pub use resources::resources;
 pub(super) use resources::works;

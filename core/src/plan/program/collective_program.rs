@@ -65,6 +65,14 @@ impl CollectiveProgram {
         self
     }
 
+    /// Blocks hand data on in slices of so many bytes, a multiple of 16, so that one is at a slice while another has the next
+    /// ([`pipeline`](crate::plan::pass::pipeline)). Unless set, whole chunks, or the slices of [`loop_of`](Self::loop_of).
+    #[must_use]
+    pub fn pipelined(mut self, slice: u64) -> Self {
+        self.options.slice = Some(slice);
+        self
+    }
+
     /// Whether neighbouring operations are joined; they are unless set.
     #[must_use]
     pub fn fusion(mut self, fusion: bool) -> Self {
@@ -181,6 +189,7 @@ impl CollectiveProgram {
         if auto_sync {
             return pass::run(&plan, &options, None);
         }
+        let plan = options.slice.map_or(Ok(plan.clone()), |slice| pass::pipeline(&plan, slice))?;
         pass::resources(&pass::replicate(&plan, options.instances, options.policy)?)
     }
 
