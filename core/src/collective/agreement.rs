@@ -140,6 +140,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         push_bytes,
         staging_bytes,
         port_transport,
+        any_order,
         tuning: _,
     } = config;
     let bytes = |name: &str, bytes: Option<u64>| match bytes {
@@ -155,6 +156,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         bytes("staging_bytes", staging_bytes.map(|bytes| bytes as u64)),
         port_transport
             .map_or("no port_transport".to_owned(), |transport| format!("port_transport {transport}")),
+        (if *any_order { "calls in any order" } else { "calls in one order" }).to_owned(),
         format!("{} plans of its own", plans.len()),
     ];
     // Each is a text of its own, because longer ones are cut on the way and would differ from this rank's.

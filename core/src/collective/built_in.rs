@@ -35,7 +35,8 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 ///
 /// Ranks of several hosts talk through port channels, whose proxies reach only scratch and buffers that were shown. A byte that all
 /// ranks of a host need, or have a part of, crosses between hosts as often as with one rank for each host; in an all-reduce and a
-/// reduce-scatter only where hosts have equally many ranks, and in what reduces only up to 32 ranks if averages are among the variants.
+/// reduce-scatter only where hosts have equally many ranks, and in what reduces only up to 32 ranks if averages are among the variants, and not if averages of f16 or FP8 are, for which a host's sum may be
+/// too large: prepare those apart from others.
 /// Where every host has several ranks, a reduce and a reduce-scatter of this kind send sums that lie in scratch, and take any buffers.
 /// All other calls on buffers that were not shown go slice by slice through memory of the library's own, and so do long messages of
 /// collectives that reduce.

@@ -1,6 +1,6 @@
 //! Settings of a collective.
 
-use super::plans::in_place_differs;
+use super::plans::{Averages, in_place_differs};
 use super::selector::PlanSelector;
 use super::tuning::Tuning;
 use crate::comm::{Communicator, Transport};
@@ -20,6 +20,7 @@ pub struct CollectiveConfig {
     pub(super) staging_bytes: Option<usize>,
     pub(super) port_transport: Option<Transport>,
     pub(super) tuning: Option<Tuning>,
+    pub(super) any_order: bool,
 }
 
 impl CollectiveConfig {
@@ -104,6 +105,14 @@ impl CollectiveConfig {
         self
     }
 
+    /// The same for calls that come in any order among those of other collectives and executors: on different streams, each rank may launch
+    /// them as it likes. There must be room for it: see [`ExecutorConfig::in_any_order`].
+    #[must_use]
+    pub fn in_any_order(mut self) -> Self {
+        self.any_order = true;
+        self
+    }
+
     /// The same without the plans that are not for these ranks, or for none of the types and reductions.
     pub(super) fn for_these(mut self, kind: &Kind, comm: &Communicator) -> Self {
         let mut plans = std::mem::take(&mut self.plans);
@@ -125,13 +134,21 @@ impl CollectiveConfig {
         self.variants.iter().copied().filter(|&(element, reduction)| calls.takes(element, reduction))
     }
 
-    /// Whether a variant is an average.
-    pub(super) fn averages(&self) -> bool {
-        self.variants.iter().any(|(_, reduction)| *reduction == Some(Reduction::Avg))
+    /// Which averages are among the variants.
+    pub(super) fn averages(&self) -> Averages {
+        let average = |(_, reduction): &&(Element, Option<Reduction>)| *reduction == Some(Reduction::Avg);
+        let mut averages = self.variants.iter().filter(average).map(|(element, _)| element);
+        let narrow = |element: &Element| matches!(element, Element::F16 | Element::F8E4m3 | Element::F8E5m2);
+        match (averages.clone().next(), averages.any(narrow)) {
+            (None, _) => Averages::None,
+            (_, false) => Averages::Wide,
+            (_, true) => Averages::Narrow,
+        }
     }
 
     pub(super) fn executor(&self, max_bytes: Option<u64>) -> ExecutorConfig {
         let config = ExecutorConfig::default().with_variants(self.variants.iter().copied());
+        let config = if self.any_order { config.in_any_order() } else { config };
         let config = match self.port_transport {
             Some(transport) => config.with_port_transport(transport),
             None => config,

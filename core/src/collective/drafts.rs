@@ -129,7 +129,24 @@ fn built_in(
 
 #[cfg(test)]
 mod tests {
+    use super::super::plans::Averages;
     use super::*;
+
+    /// However little scratch there is, each rank's part has a vector: what has too little is refused, and never cut into nothing.
+    #[test]
+    fn slices_have_a_vector_for_each_rank() {
+        let choice = Choice { packet_bytes: 0, line_bytes: 0, packet_blocks: 1, blocks: 2, copy_bytes: 0 };
+        let hosts = Hosts::new(6, |one, other| one / 2 == other / 2);
+        let shape =
+            Shape { ranks: 6, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
+        let (plan, _) = plans::over_hosts(&Kind::AllReduce, shape, &hosts, Averages::None).unwrap().unwrap();
+        for (staging, scratch, bytes) in
+            [(16 << 20, 0, 96), (16 << 20, 512, 96), (1000, 512 << 20, 1000), (8, 512 << 20, 96)]
+        {
+            let chosen = Chosen { choice, why: String::new(), push: Push::default(), staging, scratch };
+            assert_eq!(longest(&plan, &chosen), bytes, "{staging} {scratch}");
+        }
+    }
 
     /// Each host adds its sum to a root's scratch, and without sums of hosts each rank its data.
     #[test]
@@ -141,7 +158,7 @@ mod tests {
         let shape =
             Shape { ranks: 50, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
         for kind in [Kind::Reduce { root: 7 }, Kind::ReduceScatter, Kind::AllReduce] {
-            for averages in [false, true] {
+            for averages in [Averages::None, Averages::Wide] {
                 let (plan, _) = plans::over_hosts(&kind, shape, &hosts, averages).unwrap().unwrap();
                 let bytes = longest(&plan, &chosen);
                 let chunks =

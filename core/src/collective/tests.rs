@@ -92,6 +92,33 @@ fn packets_of_a_table_are_as_long_as_there_is_scratch_for() {
     close(&comms);
 }
 
+/// One collective has room for its kernels beside those of others, or is refused.
+#[test]
+fn collectives_in_any_order_have_room_beside_each_other() {
+    let comms = ranks(64 << 20);
+    let result = together(&comms, |comm| {
+        let in_any_order =
+            || CollectiveConfig::default().with_plan(of_blocks(64), 0..=u64::MAX).in_any_order();
+        let mut all = vec![prepare(comm, in_any_order())?];
+        let error = loop {
+            match prepare(comm, in_any_order()) {
+                Ok(another) => all.push(another),
+                Err(error) => break error,
+            }
+            assert!(all.len() < 1000, "the device has an end");
+        };
+        assert!(error.to_string().contains("they cannot run in any order"), "{error}");
+        // Nor may one without an order of its own take the room that was promised.
+        let other = CollectiveConfig::default().with_plan(of_blocks(64), 0..=u64::MAX);
+        let error = prepare(comm, other.clone()).map(drop).unwrap_err();
+        assert!(error.to_string().contains("they cannot run in any order"), "{error}");
+        drop(all);
+        prepare(comm, other).map(drop)
+    });
+    result.unwrap();
+    close(&comms);
+}
+
 /// An input and an output for slices are the peers' to reach, so they count like scratch, until the collective is dropped.
 #[test]
 fn memory_for_slices_counts_as_scratch() {

@@ -132,7 +132,8 @@ impl VariableCounts {
 
 impl VariableCollective {
     /// Compiles the plan and shows its memory to the peers. `kind` is `AllToAll`, `AllGather` or `ReduceScatter`; of `config`, only the
-    /// variants play a part, and only in a reduce-scatter, and [`with_staging_bytes`](CollectiveConfig::with_staging_bytes), without
+    /// variants play a part, and only in a reduce-scatter, [`in_any_order`](CollectiveConfig::in_any_order), and
+    /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes), without
     /// which there is no memory for [`launch_staged`](Self::launch_staged). Collective: every rank calls it with the same, in the same
     /// order as other collective calls.
     ///

@@ -42,7 +42,7 @@ pub(super) fn gather(
         all.send(0, TAG, mine, deadline)?;
         let answer = all.recv(0, TAG, deadline)?;
         let said = decode_answer(&answer, all.size()).map_err(|error| called_something_else(op, 0, error))?;
-        return said.map_err(|rank| if rank == all.rank() { late(op) } else { absent(op, rank) });
+        return said.map_err(|rank| if rank == all.rank() { late(op) } else { given_up(op, rank) });
     }
     let others = (1..all.size()).map(|rank| all.recv(rank, TAG, deadline).map_err(|error| (rank, error)));
     let said: std::result::Result<Vec<_>, _> = std::iter::once(Ok(mine.to_vec())).chain(others).collect();
@@ -59,6 +59,14 @@ pub(super) fn gather(
 
 fn absent(op: &'static str, rank: u32) -> Error {
     Error::timeout(op, format!("rank {rank} did not call {op}() before the deadline")).with_peer(rank)
+}
+
+/// The error of a rank that came to a meeting in time, perhaps in vain: another one had not come when rank 0 gave up.
+fn given_up(op: &'static str, rank: u32) -> Error {
+    let message = format!(
+        "rank {rank} did not call {op}() before the deadline of rank 0, which then gave up the call; call it once more on all ranks that did not"
+    );
+    Error::timeout(op, message).with_peer(rank)
 }
 
 /// The error of a rank that comes to a meeting which rank 0 has given up.

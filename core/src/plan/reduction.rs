@@ -11,7 +11,8 @@ pub enum Reduction {
     Min,
     /// Largest.
     Max,
-    /// Sum of all ranks divided by their number, rounded once.
+    /// Sum of all ranks divided by their number. Rounded once where one operation has the data of all ranks, as in built-in collectives of one
+    /// host; where hosts, or steps of a plan, sum up first, each of their sums is rounded, too.
     Avg,
 }
 

@@ -285,6 +285,8 @@ fn wrong_calls_are_refused_and_do_nothing() {
         refused(&a, &b, 22, Element::F32, "needs 88 bytes of input, which has 80");
         refused(&a, &b.slice(..36).unwrap(), 20, Element::F32, "needs 40 bytes of output, which has 36");
         refused(&a.slice(2..).unwrap(), &b, 8, Element::F32, "is not aligned");
+        refused(&a.slice(2..).unwrap(), &b, 18, Element::F32, "is not aligned");
+        refused(&a, &b.slice(2..).unwrap(), 18, Element::F32, "is not aligned");
         refused(&a, &a.slice(4..).unwrap(), 16, Element::F32, "must lie apart");
         refused(&a, &b, 20, Element::I32, "was not prepared");
         let on =

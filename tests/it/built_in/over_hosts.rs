@@ -1,7 +1,8 @@
 //! Ranks of several hosts.
 
 use aqueduct::ErrorKind;
-use aqueduct::collective::{CollectiveConfig, PointToPoint, VariableCollective};
+use aqueduct::collective::{Collective, CollectiveConfig, PointToPoint, VariableCollective};
+use aqueduct::comm::Transport;
 use aqueduct::plan::{Element, Kind, Reduction};
 
 use super::{Bench, PLACES, STAGING, barrier, config, kinds};
@@ -13,6 +14,7 @@ fn run(rank: &Rank) {
     }
     barrier(rank);
     refused(rank);
+    unreached(rank);
 }
 
 /// The same with averages.
@@ -49,6 +51,14 @@ fn refused(rank: &Rank) {
     }
 }
 
+/// A transport that does not reach other hosts.
+fn unreached(rank: &Rank) {
+    let config = config().with_port_transport(Transport::CudaIpc);
+    let error = Collective::prepare(&rank.comm, Kind::AllReduce, config, soon()).map(drop).unwrap_err();
+    assert_eq!((error.op(), error.kind()), ("Collective::prepare", ErrorKind::Unsupported), "{error}");
+    assert!(error.message().contains("choose Ethernet or a NIC"), "{error}");
+}
+
 /// Proxies reach only buffers that were shown, and what is reduced has a bounded place in scratch.
 fn ways(bench: &Bench<'_>) {
     let inputs = bench.whole()[0];
@@ -76,6 +86,7 @@ fn ways(bench: &Bench<'_>) {
     let explain = |shown: bool| bench.collective.explain(false, shown, inputs, Element::F32, None).unwrap();
     let (shown, hidden) = (explain(true), explain(false));
     assert!(shown.contains("several hosts: through ports between them"), "{shown}");
+    assert!(shown.contains("a rule; packets, copy engines and tables are for ranks of one host"), "{shown}");
     if sums {
         assert_eq!(hidden, shown);
     } else {

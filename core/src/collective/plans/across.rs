@@ -15,16 +15,26 @@ pub(in super::super) enum Length {
     Scratch,
 }
 
+/// The averages that a collective is prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Averages {
+    None,
+    /// Of types in which a host's sum has room.
+    Wide,
+    /// Of f16 or FP8 as well: what a host sums up may be too large for them where the average is not.
+    Narrow,
+}
+
 /// Up to how many ranks an average may be reduced by hosts: where its sum is complete is found by checks of the whole plan, which
 /// take time and memory with the square of the ranks.
 const MOST_AVERAGED: u32 = 32;
 
-/// The program of a collective, perhaps for averages; `None` of calls that change places within one buffer, and of a collective of the user's own.
+/// The program of a collective; `None` of calls that change places within one buffer, and of a collective of the user's own.
 pub(super) fn program(
     kind: &Kind,
     shape: Shape,
     hosts: &Hosts,
-    averages: bool,
+    averages: Averages,
 ) -> Option<(CollectiveProgram, Length)> {
     let n = shape.ranks;
     let moving = |pattern, root: Option<u32>| {
@@ -32,7 +42,11 @@ pub(super) fn program(
         (move_parts(kind, shape.program(&name, pattern), shape, hosts, root), Length::Any)
     };
     // Hosts reduce among themselves first.
-    let reduces = !averages || n <= MOST_AVERAGED;
+    let reduces = match averages {
+        Averages::None => true,
+        Averages::Wide => n <= MOST_AVERAGED,
+        Averages::Narrow => false,
+    };
     Some(match *kind {
         Kind::AllReduce if reduces && hosts.are_equal() => {
             (by_hosts::all_reduce(shape, hosts), Length::Scratch)

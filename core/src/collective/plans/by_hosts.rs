@@ -246,7 +246,6 @@ pub(super) fn all_reduce(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
         };
         chunks.iter().filter(|(of, _)| *of != host).for_each(|(of, blocks)| take(l, *of, blocks));
         if local > 1 {
-            rank.barrier(0..shape.blocks);
             for (of, blocks) in &chunks {
                 let at = chunk(l, *of);
                 near.put(blocks.into(), |peer| Some((results[peer as usize].chunk(at), output.chunk(at))));

@@ -34,7 +34,7 @@ mod tests;
 use crate::error::Result;
 use crate::plan::{Kind, Plan, Protocol};
 
-pub(super) use across::Length;
+pub(super) use across::{Averages, Length};
 pub(super) use barrier::barrier;
 pub(super) use hosts::Hosts;
 pub(super) use shape::Shape;
@@ -55,13 +55,13 @@ pub(super) fn in_place_differs(kind: &Kind) -> bool {
     !matches!(kind, Kind::Gather { .. } | Kind::Scatter { .. })
 }
 
-/// The plan for ranks of several hosts, on buffers that peers and proxies reach, and how long a message may be, perhaps for averages; `None` of calls that change
+/// The plan for ranks of several hosts, on buffers that peers and proxies reach, and how long a message may be; `None` of calls that change
 /// places within one buffer, and of a collective of the user's own.
 pub(super) fn over_hosts(
     kind: &Kind,
     shape: Shape,
     hosts: &Hosts,
-    averages: bool,
+    averages: Averages,
 ) -> Option<Result<(Plan, Length)>> {
     across::program(kind, shape, hosts, averages).map(|(program, length)| Ok((program.compile()?, length)))
 }

@@ -1,8 +1,8 @@
 //! The plans are right, by the check and by the simulator.
 
 use super::{
-    Hosts, Shape, barrier, copied, in_place_differs, over_hosts, packets, pushed, through_scratch, variable,
-    zero_copy,
+    Averages, Hosts, Shape, barrier, copied, in_place_differs, over_hosts, packets, pushed, through_scratch,
+    variable, zero_copy,
 };
 use crate::plan::{Block, Kind, Op, Place, Plan, check, oracle, simulate};
 
@@ -82,7 +82,7 @@ fn plans_are_right_over_hosts() {
         checked(&barrier(ranks, &hosts).unwrap());
         for kind in kinds(ranks) {
             for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
-                for (blocks, averages) in [(1, false), (2, true)] {
+                for (blocks, averages) in [(1, Averages::None), (2, Averages::Wide), (2, Averages::Narrow)] {
                     let shape =
                         Shape { ranks, in_place, blocks, threads: 128, copy_engines: false, own: false };
                     let Some(made) = over_hosts(&kind, shape, &hosts, averages) else { continue };
@@ -102,7 +102,7 @@ fn a_byte_crosses_once_between_two_hosts() {
         let (ranks, in_place) = (of.len() as u32, false);
         let hosts = Hosts::new(ranks, |one, other| of[one as usize] == of[other as usize]);
         let shape = Shape { ranks, in_place, blocks: 2, threads: 128, copy_engines: false, own: false };
-        let (plan, _) = over_hosts(kind, shape, &hosts, false).unwrap().unwrap();
+        let (plan, _) = over_hosts(kind, shape, &hosts, Averages::None).unwrap().unwrap();
         let ops = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops);
         let puts = ops.filter_map(|operation| match &operation.op {
             Op::Port(put) => Some(put.count),
@@ -139,7 +139,7 @@ fn parts_of_many_hosts_are_not_divided_between_blocks() {
     let hosts = Hosts::new(ranks, |one, other| one / local == other / local);
     let shape = Shape { ranks, in_place: false, blocks, threads: 128, copy_engines: false, own: false };
     for (kind, each) in [(Kind::AllGather, 2), (Kind::ReduceScatter, 2), (Kind::AllReduce, 5)] {
-        let (plan, _) = over_hosts(&kind, shape, &hosts, false).unwrap().unwrap();
+        let (plan, _) = over_hosts(&kind, shape, &hosts, Averages::None).unwrap().unwrap();
         checked(&plan);
         for rank in &plan.ranks {
             let ops = rank.blocks.iter().flat_map(|block| &block.ops);
@@ -157,7 +157,9 @@ fn averages_of_many_ranks_need_no_check() {
         Shape { ranks: 64, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
     let hosts = Hosts::new(64, |one, other| one / 8 == other / 8);
     let reducing = [Kind::AllReduce, Kind::ReduceScatter, Kind::Reduce { root: 9 }];
-    let cases = reducing.iter().flat_map(|kind| [(kind, true, true), (kind, false, false)]);
+    let cases = reducing.iter().flat_map(|kind| {
+        [(kind, Averages::Wide, true), (kind, Averages::Narrow, true), (kind, Averages::None, false)]
+    });
     for (kind, averages, whole) in cases {
         let (plan, _) = over_hosts(kind, shape, &hosts, averages).unwrap().unwrap();
         let reduces = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ops);
@@ -166,6 +168,65 @@ fn averages_of_many_ranks_need_no_check() {
             _ => None,
         });
         assert_eq!(sources.all(|sources| sources == 64), whole, "{kind:?}");
+    }
+}
+
+/// Up to 32 ranks, hosts reduce first also for averages, but for those in whose type a host's sum may find no room.
+#[test]
+fn averages_of_few_ranks_are_reduced_by_hosts() {
+    for (ranks, averages, expected) in [
+        (32, Averages::Wide, "by hosts"),
+        (33, Averages::Wide, "over hosts"),
+        (33, Averages::None, "by hosts"),
+        (2, Averages::Narrow, "over hosts"),
+    ] {
+        let hosts = Hosts::new(ranks, |one, other| one % 2 == other % 2);
+        let shape =
+            Shape { ranks, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
+        let (plan, _) = over_hosts(&Kind::Reduce { root: 1 }, shape, &hosts, averages).unwrap().unwrap();
+        assert_eq!(plan.name, format!("reduce {expected}"), "{ranks} ranks, {averages:?}");
+        checked(&plan);
+        simulated(&plan);
+    }
+}
+
+/// Elements are reduced in the order of a host's ranks, then in that of the hosts: what each addition loses tells the order.
+#[test]
+fn sums_of_hosts_are_in_the_order_of_ranks_and_hosts() {
+    for of in ["aabb", "abcabcabc", "bbbaaa"] {
+        let (of, ranks) = (of.as_bytes(), of.len() as u32);
+        let hosts = Hosts::new(ranks, |one, other| of[one as usize] == of[other as usize]);
+        let count = 2 * ranks;
+        let value = |rank: u32, element: u32| {
+            let hash = (rank * 977 + element * 131 + 7).wrapping_mul(0x9E37_79B1);
+            f32::from_bits(0x3F80_0000 | hash >> 9) * [1.0, 4096.0, 0.001][(hash % 3) as usize]
+        };
+        let inputs: Vec<Vec<f32>> =
+            (0..ranks).map(|rank| (0..count).map(|element| value(rank, element)).collect()).collect();
+        let sum = |element: u32| {
+            let of_host = |host: u32| (0..hosts.size(host)).map(move |number| (host, number));
+            let host = |host: u32| {
+                of_host(host)
+                    .map(|(host, number)| value(hosts.rank(host, number), element))
+                    .reduce(|a, b| a + b)
+            };
+            (0..hosts.count()).filter_map(host).reduce(|a, b| a + b).unwrap().to_bits()
+        };
+        for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::Reduce { root: 1 }] {
+            let shape =
+                Shape { ranks, in_place: false, blocks: 2, threads: 128, copy_engines: false, own: false };
+            let (plan, _) = over_hosts(&kind, shape, &hosts, Averages::None).unwrap().unwrap();
+            let config = simulate::Config { seed: 1, reduction: None };
+            let outputs = simulate::run(&plan, std::slice::from_ref(&inputs), config).unwrap().remove(0);
+            let whole: Vec<u32> = match kind {
+                Kind::ReduceScatter => outputs.concat(),
+                _ => outputs[1].clone(),
+            }
+            .into_iter()
+            .map(f32::to_bits)
+            .collect();
+            assert_eq!(whole, (0..count).map(sum).collect::<Vec<_>>(), "{} of {of:?}", plan.name);
+        }
     }
 }
 

@@ -113,6 +113,7 @@ pub(super) fn describe(
     }
     lines_stay_whole(comm, plan)?;
     packets_stay_whole(comm, plan, config)?;
+    ports_reach(comm, plan, config)?;
     kernels(plan, rank, config, teams)
 }
 
@@ -180,6 +181,25 @@ fn packets_stay_whole(comm: &Communicator, plan: &Plan, config: &ExecutorConfig)
             Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer))
         }
         None => Ok(()),
+    }
+}
+
+/// An error if port channels are to go over CudaIpc to a rank whose memory this one does not reach.
+fn ports_reach(comm: &Communicator, plan: &Plan, config: &ExecutorConfig) -> Result<()> {
+    if config.port_transport != Some(Transport::CudaIpc) {
+        return Ok(());
+    }
+    let reached = |peer: &u32| comm.topology().peer(*peer).is_some_and(|peer| peer.is_reachable());
+    match plan.ranks[comm.rank() as usize].port_channels.iter().find(|&peer| !reached(peer)) {
+        None => Ok(()),
+        Some(&peer) => {
+            let message = format!(
+                "port channels over CudaIpc need memory of rank {peer} that rank {} reaches, and it is out of reach; choose Ethernet or a NIC \
+                 with with_port_transport, or none",
+                comm.rank()
+            );
+            Err(Error::new(ErrorKind::Unsupported, PREPARE, message).with_peer(peer))
+        }
     }
 }
 

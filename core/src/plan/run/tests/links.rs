@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::super::pass::{Policy, replicate};
 use super::super::super::{Element, Plan, samples};
 use super::super::links::{Demand, Links};
 use super::{
@@ -10,7 +11,8 @@ use super::{
 use crate::comm::CommunicatorConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind};
-use crate::gpu::Driver;
+use crate::gpu::{Driver, PinnedBuffer};
+use crate::sync::Ordering;
 
 const ELEMENTS: usize = 256;
 
@@ -168,6 +170,48 @@ fn a_connection_that_had_failed_is_used_no_more_although_its_plan_has_gone() {
     third.as_simulated(ELEMENTS, None);
     drop((second, third));
     close(&comms);
+}
+
+/// The plan of `port_all_gather` twice, by a channel and a block for each time.
+fn two_channels() -> Plan {
+    let plan = replicate(&samples::port_all_gather(), 2, Policy::Interleaved).unwrap();
+    assert_eq!(plan.ranks[0].port_channels, [1, 1]);
+    plan
+}
+
+/// Whichever it is: the next call is refused, and a wait for a stream that has had one says why.
+#[test]
+fn every_channel_of_a_plan_is_asked_whether_it_has_failed() {
+    let _alone = alone();
+    for fails in [0, 1] {
+        let comms = ranks(2);
+        let mut rig = rig(&comms, &two_channels());
+        rig.as_simulated(ELEMENTS, None);
+        let Rig { executors, sides, shown, .. } = &rig;
+        let call = |rank: usize| {
+            let shown = &shown.as_ref().unwrap()[rank];
+            executors[rank].execute_on(&sides[rank].stream, shown, ELEMENTS, Element::I32, None)
+        };
+        [0, 1].into_iter().for_each(|rank| call(rank).unwrap());
+        // The stream has work behind the call, which has ended.
+        let words = Arc::new(PinnedBuffer::new(comms[1].context(), 16).unwrap());
+        let word = |at: usize| words.memory().word64(at).unwrap();
+        sides[1].stream.write_value64(&words.slice(..8).unwrap(), 1).unwrap();
+        sides[1].stream.wait_value64(&words.slice(8..).unwrap(), 1).unwrap();
+        let deadline = Deadline::after(LIMIT);
+        while word(0).load(Ordering::Acquire) == 0 {
+            assert!(!deadline.expired(), "the call ends");
+        }
+        let ports = &executors[1].inner.ports.as_ref().unwrap().0;
+        ports.links.service().fail(ports.semaphores[fails].1, &Error::peer_lost("test", 0, "it failed"));
+        word(8).store(1, Ordering::Release);
+        for error in [sides[1].stream.synchronize(LIMIT).unwrap_err(), call(1).unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::PeerLost, "channel {fails}: {error}");
+            assert!(error.to_string().contains("it failed"), "channel {fails}: {error}");
+        }
+        drop(rig);
+        close(&comms);
+    }
 }
 
 /// Objects may then be there on some ranks and not on others.
