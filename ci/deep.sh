@@ -350,13 +350,14 @@ samples() {
 }
 
 # Random programs and damaged ones as kernels on the software device, compared with the simulator; and a tenth of them there alone,
-# compared with the definitions, before and after each pass: half an hour on an idle core.
+# compared with the definitions, before and after each pass: half an hour on an idle core. And every type and reduction through all ways.
 programs() {
     local shard=${PROGRAMS_SHARD:-1/1} each
     each=$(((${PROGRAMS:-10000} + ${shard#*/} - 1) / ${shard#*/}))
     AQUEDUCT_TEST_SEED=$((AQUEDUCT_TEST_SEED + (${shard%/*} - 1) * each)) AQUEDUCT_TEST_PROGRAMS=$each \
         tests 14400 -p aqueduct --lib -- run::tests::random:: --nocapture --test-threads=1 &&
-        AQUEDUCT_TEST_PROGRAMS=$((each / 10 + 1)) tests 3600 -p aqueduct --lib -- plan::random::tests:: --test-threads=1
+        AQUEDUCT_TEST_PROGRAMS=$((each / 10 + 1)) tests 3600 -p aqueduct --lib -- plan::random::tests:: --test-threads=1 &&
+        tests 900 -p aqueduct --lib -- run::tests::types:: --ignored
 }
 
 lane oldest oldest

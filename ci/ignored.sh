@@ -16,6 +16,7 @@ lane_of() {
         *"ci/deep.sh first-crate") echo first-crate ;;
         *"ci/deep.sh faults") echo faults ;;
         *"ci/deep.sh scale") echo scale ;;
+        *"ci/deep.sh programs") echo programs ;;
         *AQUEDUCT_TEST_PLANS) echo plans ;;
         # Other tests start these as processes of their own.
         *"another test"* | *"the next test"* | *"other tests start"* | *"by the tests of this file" | "runs only as the child of"*) echo tests ;;

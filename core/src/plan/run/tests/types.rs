@@ -50,13 +50,24 @@ fn counts(plan: &Plan, element: Element, reduction: Reduction) -> Vec<usize> {
 /// Each type and reduction goes through two plans, one after the other through all.
 #[test]
 fn types_and_reductions_run_as_simulated_and_defined() {
+    run_as_simulated_and_defined(2);
+}
+
+#[test]
+#[ignore = "takes half a minute; run it with ci/deep.sh programs"]
+fn types_and_reductions_run_through_every_plan() {
+    run_as_simulated_and_defined(plans().len());
+}
+
+/// Each type and reduction goes through so many of the plans.
+fn run_as_simulated_and_defined(count: usize) {
     let _alone = alone();
     let plans = plans();
     for (nth, plan) in plans.iter().enumerate() {
         let mut variants = Vec::new();
         for (at, element) in Element::ALL.into_iter().enumerate() {
             let taken =
-                |reduction: usize| [0, 4].iter().any(|more| (at + reduction + more) % plans.len() == nth);
+                |reduction: usize| (0..count).any(|more| (at + reduction + 4 * more) % plans.len() == nth);
             let reductions = (0..).zip(Reduction::ALL).filter(|(reduction, _)| taken(*reduction));
             variants.extend(reductions.map(|(_, reduction)| (element, Some(reduction))));
         }
