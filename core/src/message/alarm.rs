@@ -55,10 +55,16 @@ impl Alarm {
         }
     }
 
+    /// Whether somebody has announced its sleep, as far as the caller is ordered behind that.
+    #[inline]
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether somebody sleeps, to be asked after publishing.
     pub(super) fn is_asleep(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.sleepers.load(Ordering::Relaxed) > 0
+        self.has_sleepers()
     }
 
     /// Wakes whoever sleeps.

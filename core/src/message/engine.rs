@@ -57,6 +57,9 @@ pub(super) struct Turn {
     pub(super) looked: Option<Instant>,
     /// When links were asked whether their peers' hosts answer.
     pub(super) checked: Option<Instant>,
+    /// Something has come up of which no descriptor tells since links were last armed: a link is polled, or a peer has something left to
+    /// send or to copy. A thread that is asleep does not know.
+    pub(super) unannounced: bool,
     /// The outer event loop for which the descriptors were armed.
     pub(super) armed: Option<Sleeper>,
     /// A peer has ended in this turn: whoever has it calls [`bury`](Engine::bury) after it.
@@ -153,6 +156,7 @@ impl Engine {
                 if !link.polled {
                     (link.polled, link.silent) = (true, 0);
                     turn.polled.push(*token);
+                    turn.unannounced = true;
                 } else if !link.calls {
                     // A descriptor tells what polling does not see, such as the end of the peer: the next silent round asks it.
                     link.silent = u32::MAX - 1;

@@ -37,7 +37,10 @@ impl Engine {
             let wire = link.wire.clone();
             let token = turn.links.insert(link);
             match self.watch(token, &*wire) {
-                Ok(()) => turn.polled.push(token),
+                Ok(()) => {
+                    turn.polled.push(token);
+                    turn.unannounced = true;
+                }
                 Err(error) => self.fail(turn, token, &error),
             }
         }

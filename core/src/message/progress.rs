@@ -40,6 +40,7 @@ impl Engine {
                 Err(std::sync::TryLockError::WouldBlock) => return Ok(moved),
             };
             let outcome = self.move_all(&mut turn, batch.take());
+            self.relieve(&mut turn);
             let lost = self.end_turn(turn);
             moved += outcome?;
             // The next life of a peer that has ended may have waited for that.

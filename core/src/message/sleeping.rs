@@ -58,6 +58,32 @@ impl Engine {
         if self.has_news() {
             return Ok(true);
         }
+        Ok(self.announce(turn))
+    }
+
+    /// Called at the end of a turn. Sees to it that a thread that fell asleep before misses nothing while this one runs callbacks or does
+    /// not make progress: reading a link has disarmed its doorbell, and may have taken its byte from under the sleeper.
+    ///
+    /// A relaxed load finds the sleeper: it has announced itself before it took the turn in which it armed links and fell asleep. If that
+    /// turn was before this one, the turn's lock orders the announcement before the load. If it comes later, the sleeper arms what
+    /// this turn has left.
+    #[inline]
+    pub(super) fn relieve(&self, turn: &mut Turn) {
+        if turn.unannounced && self.hub.alarm.has_sleepers() {
+            self.relieve_for_sleepers(turn);
+        }
+    }
+
+    /// Arming costs less than a thread that wakes up to do it.
+    #[cold]
+    fn relieve_for_sleepers(&self, turn: &mut Turn) {
+        if self.announce(turn) {
+            self.hub.alarm.wake();
+        }
+    }
+
+    /// Has descriptors tell of all that can happen from here on. True if there is something to do that no descriptor tells of.
+    fn announce(&self, turn: &mut Turn) -> bool {
         let mut busy = self.has_arrivals.load(Ordering::Acquire) || self.hub.has_ready();
         // No descriptor tells of memory that is still to be copied or served.
         busy |= turn.unsent.iter().any(|member| member.waits_for_turn());
@@ -94,7 +120,9 @@ impl Engine {
             busy = true;
         }
         // There is something to dispatch once what was lost has been ended.
-        Ok(busy || turn.lost)
+        busy |= turn.lost;
+        turn.unannounced = busy;
+        busy
     }
 
     /// Sleeps until something can have happened, or `deadline`.
@@ -138,5 +166,46 @@ impl Engine {
         // Whether the peers' hosts answer is looked at then.
         let check = (!turn.links.is_empty()).then(|| Deadline::after(self.checks));
         [due, check].into_iter().flatten().reduce(Deadline::min)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use crate::message::alarm::Alarm;
+    use crate::sync::{Mutex, lock};
+
+    /// One thread arms a link in its turn and sleeps. Another one has read the link in its turn, and arms it again if it finds a sleeper.
+    fn model(announces_first: bool) {
+        loom::model(move || {
+            let state = Arc::new((Alarm::new().unwrap(), Mutex::new(true)));
+            let other = state.clone();
+            let sleeper = thread::spawn(move || {
+                let (alarm, armed) = &*other;
+                let early = announces_first.then(|| alarm.fall_asleep());
+                *lock(armed) = true;
+                early.unwrap_or_else(|| alarm.fall_asleep())
+            });
+            let (alarm, armed) = &*state;
+            let mut turn = lock(armed);
+            *turn = alarm.has_sleepers();
+            drop(turn);
+            let sleeper = sleeper.join().unwrap();
+            assert!(*lock(armed), "it sleeps on");
+            alarm.awake(sleeper);
+        });
+    }
+
+    #[test]
+    fn loom_a_turn_finds_whoever_sleeps_on_what_it_has_disarmed() {
+        model(true);
+    }
+
+    #[test]
+    #[should_panic(expected = "it sleeps on")]
+    fn loom_a_sleeper_that_announces_itself_behind_its_turn_is_missed() {
+        model(false);
     }
 }

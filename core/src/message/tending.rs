@@ -28,6 +28,8 @@ impl Engine {
         for (nth, member) in peers.drain(..).enumerate() {
             member.clear_dirty();
             let (all_sent, copied) = self.tend(turn, &member);
+            // Old ones that a thread asleep knows of wait for room, of which descriptors tell.
+            turn.unannounced |= !all_sent && (nth >= late || copied > 0);
             count += copied + usize::from(all_sent || nth >= late);
         }
         turn.dirty = peers;

@@ -8,6 +8,7 @@ mod messages;
 mod peers;
 mod reads;
 mod shared;
+mod threads;
 mod waiting;
 
 use std::sync::Arc;

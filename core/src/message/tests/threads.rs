@@ -1,0 +1,125 @@
+//! Several threads that make progress for one messenger.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::*;
+
+/// Nothing but a wake-up that was lost lets a test wait for so long.
+const LATE: Duration = Duration::from_secs(5);
+const ROUNDS: u32 = 200;
+
+const WARM: u16 = 1;
+const BLOCK: u16 = 2;
+const DONE: u16 = 3;
+/// Nothing is registered for it.
+const UNKNOWN: u16 = 4;
+
+/// Waits until `done`, within [`LATE`].
+fn comes(done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > LATE {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Runs `f` while another thread polls `messenger`, asleep when there is nothing to do.
+fn beside_a_sleeper(messenger: &Messenger, f: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                if messenger.poll().unwrap() == 0 {
+                    messenger.wait(SOON).unwrap();
+                }
+            }
+        });
+        // Also if `f` panics: the scope waits for the thread.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        stop.store(true, Ordering::Release);
+        messenger.core.engine.hub.alarm.wake();
+        outcome.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+    });
+}
+
+/// A peer of `messenger` that sends from any thread, and its handle of `messenger`.
+fn sender(rank: u32, messenger: &Messenger) -> (Messenger, Peer) {
+    let sender = self::messenger(rank);
+    // So that what callbacks send leaves at once.
+    sender.start_thread().unwrap();
+    let peer = sender.connect(messenger.address(), SOON).unwrap();
+    (sender, peer)
+}
+
+fn send(peer: &Peer, kind: u16) {
+    assert_eq!(peer.send(kind, b"").unwrap(), Sent::Done);
+}
+
+/// The callback of one peer waits for a message of another one, whose doorbell the same thread had disarmed before.
+#[test]
+fn a_thread_asleep_is_told_of_other_peers_while_a_callback_waits() {
+    let hub = Messenger::new(0, config().with_checks_every(HOUR)).unwrap();
+    let ((_a, first), (_b, second)) = (sender(1, &hub), sender(2, &hub));
+    let [warm, done, ended] = [(); 3].map(|()| Arc::new(AtomicU32::new(0)));
+    let late = Arc::new(AtomicBool::new(false));
+    let count = |of: &Arc<AtomicU32>| {
+        let of = of.clone();
+        move |_| {
+            of.fetch_add(1, Ordering::AcqRel);
+        }
+    };
+    hub.on(WARM, count(&warm)).unwrap();
+    hub.on(DONE, count(&done)).unwrap();
+    let (second_, done_, ended_, late_) = (second.clone(), done.clone(), ended.clone(), late.clone());
+    hub.on(BLOCK, move |_| {
+        let before = done_.load(Ordering::Acquire);
+        send(&second_, DONE);
+        if !comes(|| done_.load(Ordering::Acquire) > before) {
+            late_.store(true, Ordering::Release);
+        }
+        ended_.fetch_add(1, Ordering::AcqRel);
+    })
+    .unwrap();
+    beside_a_sleeper(&hub, || {
+        for round in 1..=ROUNDS {
+            assert!(comes(|| hub.core.engine.hub.alarm.is_asleep()), "round {round}: nobody sleeps");
+            send(&first, WARM);
+            send(&second, WARM);
+            until(&[&hub], || warm.load(Ordering::Acquire) == 2 * round);
+            send(&first, BLOCK);
+            until(&[&hub], || ended.load(Ordering::Acquire) == round);
+            assert!(!late.load(Ordering::Acquire), "round {round}: the other thread slept on");
+        }
+    });
+}
+
+/// A thread reads a link in `progress`, and makes none any more.
+#[test]
+fn a_thread_asleep_is_told_of_peers_that_another_one_has_looked_at() {
+    let hub = Messenger::new(0, config().with_checks_every(HOUR)).unwrap();
+    let (_a, peer) = sender(1, &hub);
+    let done = Arc::new(AtomicU32::new(0));
+    let count = done.clone();
+    hub.on(DONE, move |_| {
+        count.fetch_add(1, Ordering::AcqRel);
+    })
+    .unwrap();
+    beside_a_sleeper(&hub, || {
+        for round in 1..=ROUNDS {
+            assert!(comes(|| hub.core.engine.hub.alarm.is_asleep()), "round {round}: nobody sleeps");
+            // Fails once after the messenger has said that it knows no such kind.
+            let _ = peer.send(UNKNOWN, b"");
+            // Either thread may get it.
+            let start = Instant::now();
+            while hub.progress().unwrap() == 0 && start.elapsed() < Duration::from_millis(1) {}
+            send(&peer, DONE);
+            assert!(
+                comes(|| done.load(Ordering::Acquire) == round),
+                "round {round}: the other thread slept on"
+            );
+        }
+    });
+}
