@@ -15,7 +15,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 
-/// How long the messenger's own thread sleeps at most; whatever happens wakes it sooner.
+/// How long a thread of the messenger's own sleeps at most; whatever happens wakes it sooner.
 const NAP: Duration = Duration::from_secs(60);
 /// How long a thread sleeps at most that waits for something which another thread may bring about.
 const GLANCE: Duration = Duration::from_millis(10);
@@ -85,23 +85,19 @@ impl Messenger {
         poll(&self.core.engine, self.core.watcher.get().map(|watcher| &**watcher))
     }
 
-    /// Makes progress and dispatches on a thread of its own from now on, until the messenger is closed. Other threads may do so
-    /// all the same.
+    /// Makes progress and dispatches on a thread of its own from now on, until the messenger is closed. Each call adds a thread: with
+    /// `n` of them, `n - 1` peers whose callbacks take long hold up no other peer, see [`on`](Self::on). Other threads may poll all the same.
     ///
     /// # Errors
-    /// `InvalidUsage` the second time; `System` if there are no more threads.
+    /// `System` if there are no more threads.
     pub fn start_thread(&self) -> Result<()> {
         self.core.engine.hub.check_process("start_thread")?;
-        let mut runner = lock(&self.runner);
-        if runner.is_some() {
-            return Err(Error::usage("start_thread", "the messenger has its thread already"));
-        }
         let core = self.core.clone();
         let turn = move || {
             let moved = poll(&core.engine, core.watcher.get().map(|watcher| &**watcher))?;
             if moved > 0 { Ok(()) } else { core.engine.sleep_until(Deadline::after(NAP)) }
         };
-        *runner = Some(Runner::start(turn)?);
+        lock(&self.runners).push(Runner::start(turn)?);
         Ok(())
     }
 

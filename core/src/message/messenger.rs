@@ -41,7 +41,7 @@ pub struct Messenger {
     /// Ends before `core` does: it calls into it.
     reactor: Option<Reactor>,
     door: Arc<Door>,
-    pub(super) runner: Mutex<Option<Runner>>,
+    pub(super) runners: Mutex<Vec<Runner>>,
 }
 
 /// Held while connecting to one peer.
@@ -188,7 +188,7 @@ impl Messenger {
                 }),
             );
         }
-        Ok(Self { core, reactor: Some(reactor), door, runner: Mutex::default() })
+        Ok(Self { core, reactor: Some(reactor), door, runners: Mutex::default() })
     }
 
     /// Where others reach this messenger.
@@ -234,7 +234,8 @@ impl Messenger {
     ///
     /// Every completion has run when it returns, with one exception: a callback may close its own messenger, also on the thread
     /// of [`start_thread`](Self::start_thread). Then operations with that callback's peer end with `Stopped` when the callback
-    /// has returned, nothing else is dispatched, and the thread ends after it.
+    /// has returned, nothing else is dispatched, and the thread ends after it. Callbacks that run on other threads of that kind end before
+    /// this call returns, whoever makes it.
     ///
     /// # Errors
     /// `Timeout` if a peer did not take what was sent until `deadline`; the others got theirs.
@@ -244,10 +245,10 @@ impl Messenger {
 
     fn end(&mut self, deadline: Deadline) -> Result<()> {
         let Some(reactor) = self.reactor.take() else { return Ok(()) };
-        let runner = lock(&self.runner).take();
+        let runners = std::mem::take(&mut *lock(&self.runners));
         if self.core.engine.hub.forked() {
             // The threads are the parent's.
-            std::mem::forget(runner);
+            std::mem::forget(runners);
             return Ok(());
         }
         // Peers that were answered count on their links: they hear a goodbye on those as well.
@@ -258,9 +259,7 @@ impl Messenger {
             backoff.pause(connected);
         }
         drop(reactor);
-        if let Some(runner) = runner {
-            runner.stop(|| self.core.engine.hub.alarm.wake());
-        }
+        Runner::stop_all(runners, || self.core.engine.hub.alarm.wake());
         let (left, sent) = self.core.engine.leave(deadline);
         finish(&self.core.engine, left);
         sent

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicBool, Ordering};
 
-/// The thread of a messenger.
+/// A thread of a messenger.
 #[derive(Debug)]
 pub(super) struct Runner {
     stop: Arc<AtomicBool>,
@@ -33,9 +33,14 @@ impl Runner {
         Ok(Self { stop, thread: builder.spawn(run).map_err(failed)? })
     }
 
-    /// Ends the thread after what it does now, and waits for that; `wake` ends its sleep.
-    pub(super) fn stop(self, wake: impl Fn()) {
-        self.stop.store(true, Ordering::Release);
+    /// Ends the threads after what they do now, and waits for that; `wake` ends their sleep.
+    pub(super) fn stop_all(all: Vec<Self>, wake: impl Fn()) {
+        // First, so that they end at the same time.
+        all.iter().for_each(|runner| runner.stop.store(true, Ordering::Release));
+        all.into_iter().for_each(|runner| runner.join(&wake));
+    }
+
+    fn join(self, wake: impl Fn()) {
         if self.thread.thread().id() == std::thread::current().id() {
             // A callback dropped the last handle of its own messenger: the thread ends after it.
             return;

@@ -123,3 +123,43 @@ fn a_thread_asleep_is_told_of_peers_that_another_one_has_looked_at() {
         }
     });
 }
+
+/// One of two threads is in a slow callback. The other one serves the other peer, in order, and later what the slow one has sent.
+#[test]
+fn a_slow_callback_holds_up_its_own_peer_only() {
+    let hub = Messenger::new(0, config().with_checks_every(HOUR)).unwrap();
+    let ((_a, slow), (_b, quick)) = (sender(1, &hub), sender(2, &hub));
+    let seen = Seen::new();
+    let (add, others) = (seen.adder(), seen.0.clone());
+    let late = Arc::new(AtomicBool::new(false));
+    let (late_, once) = (late.clone(), AtomicBool::new(false));
+    hub.on(1, move |message| {
+        let rank = message.peer().rank();
+        if rank == 1 && !once.swap(true, Ordering::AcqRel) {
+            late_.store(!comes(|| lock(&others).iter().any(|(_, n)| *n == 99)), Ordering::Release);
+        }
+        add((rank, message.bytes()[0]));
+    })
+    .unwrap();
+    let threads = 2;
+    (0..threads).for_each(|_| hub.start_thread().unwrap());
+    for n in 0..50 {
+        slow.send_within(1, &[n], SOON).unwrap();
+    }
+    // One by one, so that most find the other thread asleep.
+    for n in 0..100 {
+        quick.send_within(1, &[n], SOON).unwrap();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    assert!(comes(|| seen.len() == 150), "{} messages", seen.len());
+    assert!(!late.load(Ordering::Acquire), "the slow callback held up another peer");
+    let all = seen.take();
+    for (rank, count) in [(1, 50), (2, 100)] {
+        let own: Vec<u8> = all.iter().filter(|(from, _)| *from == rank).map(|(_, n)| *n).collect();
+        assert_eq!(own, (0..count).collect::<Vec<_>>(), "rank {rank}");
+    }
+    drop(all);
+    // Each thread has a share in the callbacks.
+    drop(hub);
+    assert_eq!(Arc::strong_count(&late), 1, "a thread goes on");
+}
