@@ -315,7 +315,7 @@ mod tests {
     fn an_answer_of_another_version_says_which_versions_met() {
         let error = connect(|raw| assert_eq!(raw.write(&of_version(9), &[]).unwrap(), 6), SOON);
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Authentication, Some(1)));
-        assert!(error.message().contains("version 9 of messages, and this side version 3"), "{error}");
+        assert!(error.message().contains("version 9 of messages, and this side version 4"), "{error}");
     }
 
     /// The outcome of connecting to rank 1, which proves the secret and answers with `answer`, or says nothing.

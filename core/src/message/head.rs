@@ -23,7 +23,7 @@ pub(super) enum Operation {
     Message = 1,
     /// A message with a token: the body is the token, then what its sender gave.
     Long = 2,
-    /// The outcome of a long message: one byte, 0 for delivered and 1 for refused.
+    /// The outcome of a long message: one byte, 0 for delivered and 1 for refused; then 8 bytes of the token that it offered.
     LongDone = 3,
     /// Asks for a range of exposed memory: token, offset, length.
     Read = 4,

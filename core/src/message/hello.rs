@@ -19,7 +19,7 @@ use crate::net::RawStream;
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"AQM1");
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// The description that each side sends of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,9 @@ use super::head::{Head, Operation};
 use super::inbox::{Bytes, Item, Offer, Put};
 use super::keys;
 use super::line::Line;
-use super::long::{DELIVERED, Long, REFUSED};
+use super::long::{Long, answer, decode_answer};
 use super::mappings::Mapping;
 use super::member::Member;
-use super::offers::Delivery;
 use super::peer::Peer;
 use super::reading::Finished;
 use super::reads::Reads;
@@ -112,7 +111,9 @@ impl<'a> Incoming<'a> {
             member.mark_dirty();
         }
         match offer {
-            Some(offer) => member.tell(self.line, Operation::LongDone, 0, offer.id, &[REFUSED]),
+            Some(offer) => {
+                member.tell(self.line, Operation::LongDone, 0, offer.id, &answer(&offer.token, false))
+            }
             None => Ok(()),
         }
     }
@@ -210,12 +211,10 @@ impl<'a> Incoming<'a> {
     }
 
     fn long_done(&mut self, head: Head, body: &[u8]) -> Result<()> {
-        let delivery = match body {
-            [DELIVERED] => Delivery::Delivered,
-            [REFUSED] => Delivery::Refused,
-            _ => return Err(broken("an answer to long data that says nothing".into())),
+        let Some((delivery, mark)) = decode_answer(body) else {
+            return Err(broken("an answer to long data that says nothing".into()));
         };
-        let ended = lock(&self.line.offers).answer(head.id, delivery);
+        let ended = lock(&self.line.offers).answer(head.id, mark, delivery);
         self.member.found_room();
         self.close_batch();
         ended.into_iter().for_each(|ended| self.member.deliver(Item::Long(ended)));

@@ -6,16 +6,36 @@ use super::device::Target;
 use super::head::Operation;
 use super::inbox::Offer;
 use super::line::Line;
+use super::offers::Delivery;
 use super::peer::{Peer, Read};
 use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
-/// The body of an answer: the data was read.
-pub(super) const DELIVERED: u8 = 0;
-/// The body of an answer: it was not.
-pub(super) const REFUSED: u8 = 1;
+/// In the body of an answer: the data was read.
+const DELIVERED: u8 = 0;
+/// In the body of an answer: it was not.
+const REFUSED: u8 = 1;
+
+/// The body of the answer to the offer of `token`. It names the token, because the offer's number comes again after 2^32 others: without
+/// that, an answer that comes after the deadline could end another message.
+pub(super) fn answer(token: &Token, delivered: bool) -> [u8; 1 + Token::MARK] {
+    let mut body = [if delivered { DELIVERED } else { REFUSED }; 1 + Token::MARK];
+    body[1..].copy_from_slice(&token.mark());
+    body
+}
+
+/// The counterpart of [`answer`]: what became of the data, and the token's mark. `None` for other bytes.
+pub(super) fn decode_answer(body: &[u8]) -> Option<(Delivery, [u8; Token::MARK])> {
+    let (outcome, mark) = body.split_first()?;
+    let delivery = match *outcome {
+        DELIVERED => Delivery::Delivered,
+        REFUSED => Delivery::Refused,
+        _ => return None,
+    };
+    Some((delivery, mark.try_into().ok()?))
+}
 
 /// Long data that a peer offers. The receiver chooses when, and where to: [`read`](Self::read) it, at any later time. Dropping
 /// it unread refuses it.
@@ -129,8 +149,8 @@ impl Long {
 impl Drop for Answer {
     fn drop(&mut self) {
         let member = &self.peer.member;
-        let outcome = [if self.delivered { DELIVERED } else { REFUSED }];
+        let answer = answer(&self.offer.token, self.delivered);
         // If the link is gone, the sender has been told so.
-        let _ = member.tell(&self.line, Operation::LongDone, 0, self.offer.id, &outcome);
+        let _ = member.tell(&self.line, Operation::LongDone, 0, self.offer.id, &answer);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::exposed::{Exposed, Registration};
+use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
@@ -77,8 +78,10 @@ impl Offers {
         self.next += count;
     }
 
-    /// The receiver's answer. One that comes after the deadline is not for anybody.
-    pub(super) fn answer(&mut self, id: u32, delivery: Delivery) -> Option<Ended> {
+    /// The receiver's answer to the message that has `id` and a token with `mark`. One that comes after the message has ended is not for
+    /// anybody, also if a later message has its number.
+    pub(super) fn answer(&mut self, id: u32, mark: [u8; Token::MARK], delivery: Delivery) -> Option<Ended> {
+        self.open.get(&id).filter(|open| open.exposed.token().mark() == mark)?;
         self.open.remove(&id).map(|open| open.end(Ok(delivery)))
     }
 

@@ -31,6 +31,8 @@ pub struct Token {
 impl Token {
     /// Size of the wire form.
     pub const BYTES: usize = 40;
+    /// Size of [`mark`](Self::mark).
+    pub(super) const MARK: usize = 8;
 
     /// The wire form.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
@@ -63,6 +65,11 @@ impl Token {
         let (shared, device) = (slot & SHARED != 0, slot & DEVICE != 0);
         let slot = slot & !(SHARED | DEVICE);
         Ok(Self { generation, slot, age, length, shared, device, secret: r.array()? })
+    }
+
+    /// Tells this token from others of its messenger, except with a chance of 2^-64.
+    pub(super) fn mark(&self) -> [u8; Self::MARK] {
+        self.secret[..Self::MARK].try_into().expect("shorter than the secret")
     }
 
     /// Length of the memory in bytes.

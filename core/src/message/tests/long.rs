@@ -245,6 +245,37 @@ fn numbers_that_start_over_name_one_message_each() {
     assert_eq!(kinds(read.take()), [Ok(vec![1; 9]), Ok(vec![3; 9])]);
 }
 
+/// The first message is too late. Its receiver answers when another one has its number.
+#[test]
+fn a_late_answer_does_not_end_a_later_message_of_the_same_number() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let sent = Seen::new();
+    let send = |deadline| match peer.send_long(1, b"", vec![3; 9], deadline, sent.adder()).unwrap() {
+        SentLong::Posted(sending) => sending,
+        SentLong::Retry(reason) => panic!("{reason:?}"),
+    };
+    send(Duration::from_millis(1)).skip(u64::from(u32::MAX));
+    until(&[&a, &b], || offers.len() == 1 && sent.len() == 1);
+    send(HOUR);
+    until(&[&a, &b], || offers.len() == 2);
+    drop(offers.try_recv());
+    // Behind the answer, which refuses.
+    let told = a.queue(2).unwrap();
+    let mut second = offers.try_recv().unwrap();
+    assert_eq!(second.reply(2, b"").unwrap(), Sent::Done);
+    until(&[&a, &b], || told.len() == 1);
+    assert_eq!(kinds(sent.take()), [Err(ErrorKind::Timeout)], "the second is open");
+    let read = Seen::new();
+    second.long().unwrap().read(vec![0; 9], SOON, read.adder()).unwrap();
+    until(&[&a, &b], || read.len() == 1 && sent.len() == 1);
+    assert_eq!(
+        (kinds(read.take()), kinds(sent.take())),
+        (vec![Ok(vec![3; 9])], vec![Ok(Delivery::Delivered)])
+    );
+}
+
 /// The end of one does not make the deadline of the other forgotten.
 #[test]
 fn messages_of_different_deadlines_end_one_after_the_other() {

@@ -144,7 +144,7 @@ fn long_data_that_has_ended_takes_its_registration_along() {
     let region = table.key(&token, 0, 100, |bytes| owner.register(bytes)).unwrap().unwrap();
     let mut offers = Offers::default();
     offers.add(exposed, Deadline::after(SOON), Box::new(|_| {}));
-    let ended = offers.answer(0, Delivery::Delivered).unwrap();
+    let ended = offers.answer(0, token.mark(), Delivery::Delivered).unwrap();
     assert!(table.lend(&token, 0, 1).is_err(), "nobody gets it any more");
     assert_eq!(read(reader, &region).unwrap(), memory[..8]);
     drop(ended);
