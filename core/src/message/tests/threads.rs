@@ -158,8 +158,25 @@ fn a_slow_callback_holds_up_its_own_peer_only() {
         let own: Vec<u8> = all.iter().filter(|(from, _)| *from == rank).map(|(_, n)| *n).collect();
         assert_eq!(own, (0..count).collect::<Vec<_>>(), "rank {rank}");
     }
-    drop(all);
-    // Each thread has a share in the callbacks.
+}
+
+/// Each of two threads is in a callback when the messenger ends, which waits for both.
+#[test]
+fn all_threads_end_with_their_messenger() {
+    let hub = messenger(0);
+    let ((_a, first), (_b, second)) = (sender(1, &hub), sender(2, &hub));
+    let [entered, left] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+    let (entered_, left_) = (entered.clone(), left.clone());
+    hub.on(1, move |_| {
+        entered_.fetch_add(1, Ordering::AcqRel);
+        std::thread::sleep(Duration::from_millis(200));
+        left_.fetch_add(1, Ordering::AcqRel);
+    })
+    .unwrap();
+    (0..2).for_each(|_| hub.start_thread().unwrap());
+    send(&first, 1);
+    send(&second, 1);
+    assert!(comes(|| entered.load(Ordering::Acquire) == 2), "one waits for the other");
     drop(hub);
-    assert_eq!(Arc::strong_count(&late), 1, "a thread goes on");
+    assert_eq!(left.load(Ordering::Acquire), 2, "a thread goes on");
 }
