@@ -53,7 +53,7 @@ fn work(messenger: &Messenger, workers: usize, notices: &Queue, deadline: Deadli
         let notice = messenger.wait_for(deadline, || notices.try_recv())?;
         let (token, (tell, told)) = (Token::from_bytes(notice.bytes())?, mpsc::channel());
         let into = vec![0; usize::try_from(token.len())?];
-        notice.peer().read(&token, 0, into, deadline, move |read| drop(tell.send(read)))?;
+        notice.peer().read(&token, 0, into, deadline, move |read| drop(tell.send(read)))?.posted()?;
         let parameters = messenger.wait_for(deadline, || told.try_recv().ok())??;
         if parameters.iter().any(|parameter| usize::from(*parameter) != step * workers % 256) {
             return Err("a version is not the sum of all gradients before it".into());

@@ -77,7 +77,7 @@ impl Subject {
         let back = self.back.clone();
         let done =
             move |bytes: Result<Vec<u8>>| *back.lock().expect("one thread") = Some(bytes.expect("read"));
-        self.peer.read(&self.exposed.token(), 0, into, PATIENCE, done)?;
+        self.peer.read(&self.exposed.token(), 0, into, PATIENCE, done)?.posted()?;
         // A read of mapped memory has ended with the call, as far as 1 MiB goes: only its completion is left to run.
         self.reader.dispatch(usize::MAX);
         while self.back.lock().expect("one thread").is_none() {

@@ -81,7 +81,7 @@ impl Pair {
         let outcome = Log::<Result<()>>::default();
         let told = outcome.clone();
         let done = move |ended| lock(&told).push(ended);
-        self.peer.read_into(&exposed.token(), offset, into, SOON, done).unwrap();
+        self.peer.read_into(&exposed.token(), offset, into, SOON, done).unwrap().posted().unwrap();
         self.until(|| !lock(&outcome).is_empty());
         lock(&outcome).pop().unwrap()
     }
@@ -91,7 +91,7 @@ impl Pair {
         let outcome = Log::<Result<Vec<u8>>>::default();
         let told = outcome.clone();
         let done = move |ended| lock(&told).push(ended);
-        self.peer.read(&exposed.token(), offset, vec![0; length], SOON, done).unwrap();
+        self.peer.read(&exposed.token(), offset, vec![0; length], SOON, done).unwrap().posted().unwrap();
         self.until(|| !lock(&outcome).is_empty());
         lock(&outcome).pop().unwrap()
     }
@@ -145,7 +145,11 @@ fn any_memory_is_read_into_any_other() {
                 let told = outcome.clone();
                 let slice = into.slice(length - part..).unwrap();
                 let done = move |ended| lock(&told).push(ended);
-                pair.peer.read_into(&exposed.token(), from as u64, slice, SOON, done).unwrap();
+                pair.peer
+                    .read_into(&exposed.token(), from as u64, slice, SOON, done)
+                    .unwrap()
+                    .posted()
+                    .unwrap();
                 pair.until(|| !lock(&outcome).is_empty());
                 lock(&outcome).pop().unwrap().unwrap();
                 let seen = contents(&into);
@@ -212,14 +216,30 @@ fn reads_of_all_kinds_end_in_order() {
                 }
             };
             let told = note(4 * number);
-            pair.peer.read(&small.token(), 0, vec![0; 100], SOON, move |ended| told(ended.is_ok())).unwrap();
+            pair.peer
+                .read(&small.token(), 0, vec![0; 100], SOON, move |ended| told(ended.is_ok()))
+                .unwrap()
+                .posted()
+                .unwrap();
             let told = note(4 * number + 1);
-            pair.peer.read_into(&large.token(), 0, buffer, SOON, move |ended| told(ended.is_ok())).unwrap();
+            pair.peer
+                .read_into(&large.token(), 0, buffer, SOON, move |ended| told(ended.is_ok()))
+                .unwrap()
+                .posted()
+                .unwrap();
             let told = note(4 * number + 2);
-            pair.peer.read(&mapped.token(), 0, vec![0; 100], SOON, move |ended| told(ended.is_ok())).unwrap();
+            pair.peer
+                .read(&mapped.token(), 0, vec![0; 100], SOON, move |ended| told(ended.is_ok()))
+                .unwrap()
+                .posted()
+                .unwrap();
             let told = note(4 * number + 3);
             let slice = buffer.slice(..100).unwrap();
-            pair.peer.read_into(&small.token(), 0, slice, SOON, move |ended| told(ended.is_ok())).unwrap();
+            pair.peer
+                .read_into(&small.token(), 0, slice, SOON, move |ended| told(ended.is_ok()))
+                .unwrap()
+                .posted()
+                .unwrap();
         }
         pair.until(|| lock(&log).len() == 40);
         assert!(lock(&log).iter().copied().eq(0..40), "{wire:?}: {:?}", lock(&log));
@@ -247,10 +267,18 @@ fn revoked_memory_is_read_by_nobody() {
         let outcome = Log::<Option<ErrorKind>>::default();
         for _ in 0..2 {
             let told = outcome.clone();
-            pair.peer.read_into(&token, 0, &into, SOON, move |ended| lock(&told).push(kind(ended))).unwrap();
+            pair.peer
+                .read_into(&token, 0, &into, SOON, move |ended| lock(&told).push(kind(ended)))
+                .unwrap()
+                .posted()
+                .unwrap();
         }
         let told = outcome.clone();
-        pair.peer.read(&token, 0, vec![0; 10], SOON, move |ended| lock(&told).push(kind(ended))).unwrap();
+        pair.peer
+            .read(&token, 0, vec![0; 10], SOON, move |ended| lock(&told).push(kind(ended)))
+            .unwrap()
+            .posted()
+            .unwrap();
         pair.until(|| lock(&outcome).len() == 3);
         assert_eq!(*lock(&outcome), [Some(ErrorKind::Remote); 3], "{wire:?}");
         assert!(contents(&into) == bytes(2 << 20, 5), "{wire:?}: nothing came of it");
@@ -282,6 +310,8 @@ fn what_may_not_be_read_is_refused_by_the_side_that_knows() {
             let told = outcome.clone();
             pair.peer
                 .read_into(&token, offset, &into, SOON, move |ended| lock(&told).push(kind(ended)))
+                .unwrap()
+                .posted()
                 .unwrap();
             pair.until(|| !lock(&outcome).is_empty());
             assert_eq!(*lock(&outcome), [Some(expected)], "{wire:?} {token:?}");
@@ -294,6 +324,8 @@ fn what_may_not_be_read_is_refused_by_the_side_that_knows() {
             let told = outcome.clone();
             pair.peer
                 .read_into(&token, 0, nothing(), SOON, move |ended| lock(&told).push(kind(ended)))
+                .unwrap()
+                .posted()
                 .unwrap();
             pair.until(|| !lock(&outcome).is_empty());
             assert_eq!(*lock(&outcome), [expected], "{wire:?}");
@@ -316,7 +348,12 @@ fn each_read_ends_once() {
             move |ended| lock(&late).push(kind(ended))
         };
         let buffer_of_late = Arc::new(GpuBuffer::new(&context, 4 << 20).unwrap());
-        let _late = pair.peer.read_into(&exposed.token(), 0, &buffer_of_late, Duration::ZERO, done).unwrap();
+        let _late = pair
+            .peer
+            .read_into(&exposed.token(), 0, &buffer_of_late, Duration::ZERO, done)
+            .unwrap()
+            .posted()
+            .unwrap();
         let start = Instant::now();
         while lock(&late).is_empty() {
             pair.reader.poll().unwrap();
@@ -330,7 +367,9 @@ fn each_read_ends_once() {
             let log = log.clone();
             let deadline = if number % 3 == 1 { Duration::ZERO } else { SOON };
             let done = move |ended| lock(&log).push((number, kind(ended)));
-            reads.push(pair.peer.read_into(&exposed.token(), 0, buffer, deadline, done).unwrap());
+            reads.push(
+                pair.peer.read_into(&exposed.token(), 0, buffer, deadline, done).unwrap().posted().unwrap(),
+            );
             pair.reader.progress().unwrap();
             pair.owner.progress().unwrap();
         }
@@ -384,7 +423,7 @@ fn threads_that_sleep_move_reads_on() {
         for _ in 0..3 {
             let (done, ended) = std::sync::mpsc::channel();
             let told = move |outcome| done.send(outcome).unwrap();
-            pair.peer.read_into(&exposed.token(), 0, &into, SOON, told).unwrap();
+            pair.peer.read_into(&exposed.token(), 0, &into, SOON, told).unwrap().posted().unwrap();
             ended.recv_timeout(SOON).unwrap().unwrap();
         }
         assert!(contents(&into) == bytes(6 << 20, 8), "{wire:?}");
@@ -404,7 +443,10 @@ fn long_data_goes_from_device_to_device() {
             .on(1, move |mut message| {
                 let long = message.long().unwrap();
                 let seen = seen.clone();
-                long.read_into(&target, SOON, move |ended| lock(&seen).push(kind(ended))).unwrap();
+                long.read_into(&target, SOON, move |ended| lock(&seen).push(kind(ended)))
+                    .unwrap()
+                    .posted()
+                    .unwrap();
             })
             .unwrap();
         let back = Log::<Option<Peer>>::default();
@@ -434,7 +476,11 @@ fn reads_of_different_deadlines_end_one_after_the_other() {
     let reads = [0, 100].map(|millis| {
         let log = log.clone();
         let done = move |ended| lock(&log).push(kind(ended));
-        pair.peer.read_into(&exposed.token(), 0, &into, Duration::from_millis(millis), done).unwrap()
+        pair.peer
+            .read_into(&exposed.token(), 0, &into, Duration::from_millis(millis), done)
+            .unwrap()
+            .posted()
+            .unwrap()
     });
     let start = Instant::now();
     while lock(&log).len() < reads.len() {

@@ -37,6 +37,7 @@ impl Member {
             if let Some(finished) = reads.end_copy(copy, valid, || self.revoked()) {
                 self.read_ended(line, &mut reads, finished);
             }
+            self.note_room_for_reads(&mut reads);
             line.copies.store(reads.can_copy(), Ordering::Relaxed);
             pieces += 1;
         }
@@ -55,6 +56,14 @@ impl Member {
         }
     }
 
+    /// Wakes whoever was refused a read of a line, whose reads the caller has locked, if there is room for one now.
+    #[inline]
+    pub(super) fn note_room_for_reads(&self, reads: &mut Reads) {
+        if reads.found_room() {
+            self.hub.note_room();
+        }
+    }
+
     /// Moves reads into the memory of devices on. Returns how much has happened.
     pub(super) fn transfer(self: &Arc<Self>, line: &Line) -> usize {
         if !line.has_transfers() {
@@ -68,6 +77,7 @@ impl Member {
         if turn.waits || turn.moved > 0 {
             line.note_transfers(&reads);
         }
+        self.note_room_for_reads(&mut reads);
         drop(reads);
         if turn.moved > 0 {
             // Parts may have to be asked for. An error shows when the link is read.

@@ -101,7 +101,7 @@ impl Messenger {
         Ok(())
     }
 
-    /// Sleeps until there is something to [`poll`](Self::poll) for, a send of any thread that was refused may be tried again, or
+    /// Sleeps until there is something to [`poll`](Self::poll) for, a send or read of any thread that was refused may be tried again, or
     /// `deadline`. False at the deadline. It may return early.
     ///
     /// # Errors

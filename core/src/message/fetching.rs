@@ -26,6 +26,8 @@ impl Member {
             match reads.fetch(device) {
                 Step::Idle => {
                     line.set_fetching(reads.is_fetching(), false);
+                    // Cancelled ones leave their places here.
+                    self.note_room_for_reads(&mut reads);
                     again = pieces > 0 && reads.has_unasked();
                     drop(reads);
                     if again {
@@ -48,6 +50,7 @@ impl Member {
                     if let Some(finished) = reads.fetched(length, into) {
                         self.read_ended(line, &mut reads, finished);
                     }
+                    self.note_room_for_reads(&mut reads);
                     pieces += 1;
                     again = budget == 0;
                     line.set_fetching(reads.is_fetching(), again);

@@ -141,6 +141,7 @@ impl<'a> Incoming<'a> {
             self.close_batch();
             self.member.read_ended(self.line, &mut reads, finished);
         }
+        self.member.note_room_for_reads(&mut reads);
         self.line.note_transfers(&reads);
         drop(reads);
         self.member.mark_dirty();
@@ -261,7 +262,9 @@ impl Sink for Incoming<'_> {
 
     fn landed(&mut self, head: Head, bytes: usize) -> Result<()> {
         let mut reads = lock(&self.line.reads);
-        let Some(finished) = reads.landed(head, bytes)? else { return Ok(()) };
+        let finished = reads.landed(head, bytes)?;
+        self.member.note_room_for_reads(&mut reads);
+        let Some(finished) = finished else { return Ok(()) };
         self.close_batch();
         self.member.read_ended(self.line, &mut reads, finished);
         drop(reads);

@@ -8,6 +8,7 @@ use super::inbox::Offer;
 use super::line::Line;
 use super::offers::Delivery;
 use super::peer::{Peer, Read};
+use super::sent::Begun;
 use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -44,7 +45,7 @@ pub(super) fn decode_answer(body: &[u8]) -> Option<(Delivery, [u8; Token::MARK])
 /// # fn f(mut message: aqueduct::message::Message, deadline: aqueduct::Deadline) -> aqueduct::Result<()> {
 /// // The peer chose the length: bound it before memory is allocated. What is not read is refused.
 /// if let Some(long) = message.long().filter(|long| long.len() <= 1 << 30) {
-///     long.read(vec![0; long.len()], deadline, |bytes| println!("{} bytes", bytes.map_or(0, |b| b.len())))?;
+///     long.read(vec![0; long.len()], deadline, |bytes| println!("{} bytes", bytes.map_or(0, |b| b.len())))?.posted()?;
 /// }
 /// # Ok(()) }
 /// ```
@@ -88,18 +89,24 @@ impl Long {
     /// refused if they could not be read. As [`Peer::read`] otherwise. The value may be dropped meanwhile.
     ///
     /// # Errors
-    /// As [`Peer::read`]. Then `completion` is not called, and the data can still be read or refused. `InvalidUsage` if it is read
-    /// already.
-    pub fn read(
+    /// As [`Peer::read`]. After `Retry` and errors `completion` is not called, and the data can still be read or refused. `InvalidUsage` if it
+    /// is read already.
+    pub fn read<C>(
         &self,
         into: Vec<u8>,
         deadline: impl Into<Deadline>,
-        completion: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
-    ) -> Result<Read> {
+        completion: C,
+    ) -> Result<Begun<Read, Vec<u8>, C>>
+    where
+        C: FnOnce(Result<Vec<u8>>) + Send + 'static,
+    {
+        let deadline = deadline.into();
         self.begin(|token, told| {
-            self.peer.read(&token, 0, into, deadline, move |outcome| {
-                told(outcome.is_ok());
-                completion(outcome);
+            self.peer.read_and_tell((&token, 0), into, deadline, completion, |completion| {
+                Box::new(move |outcome| {
+                    told(outcome.is_ok());
+                    completion(outcome);
+                })
             })
         })
     }
@@ -108,22 +115,31 @@ impl Long {
     ///
     /// # Errors
     /// As [`read`](Self::read); those of the driver.
-    pub fn read_into(
+    pub fn read_into<C>(
         &self,
         into: impl Into<Target>,
         deadline: impl Into<Deadline>,
-        completion: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<Read> {
+        completion: C,
+    ) -> Result<Begun<Read, Target, C>>
+    where
+        C: FnOnce(Result<()>) + Send + 'static,
+    {
+        let (into, deadline) = (into.into(), deadline.into());
         self.begin(|token, told| {
-            self.peer.read_into(&token, 0, into, deadline, move |outcome| {
-                told(outcome.is_ok());
-                completion(outcome);
+            self.peer.read_into_and_tell((&token, 0), into, deadline, completion, |completion| {
+                Box::new(move |outcome| {
+                    told(outcome.is_ok());
+                    completion(outcome.map(drop));
+                })
             })
         })
     }
 
     /// Begins the read with `read`, whose completion says whether the data has come.
-    fn begin(&self, read: impl FnOnce(Token, Box<dyn FnOnce(bool) + Send>) -> Result<Read>) -> Result<Read> {
+    fn begin<D, C>(
+        &self,
+        read: impl FnOnce(Token, Box<dyn FnOnce(bool) + Send>) -> Result<Begun<Read, D, C>>,
+    ) -> Result<Begun<Read, D, C>> {
         let Some(answer) = lock(&self.answer).take() else {
             return Err(Error::usage("read", "this long data was read before; keep the bytes instead"));
         };
@@ -136,7 +152,7 @@ impl Long {
             }
         });
         let read = read(token, told);
-        if read.is_err() {
+        if !matches!(read, Ok(Begun::Posted(_))) {
             *lock(&self.answer) = lock(&pending).take();
         }
         read

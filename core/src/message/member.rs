@@ -335,6 +335,7 @@ impl Member {
                 // Those into devices end in a turn, when their devices write nothing more.
                 let has_late = reads.expire_transfers();
                 let late = reads.expire();
+                self.note_room_for_reads(&mut reads);
                 if has_late || !late.is_empty() {
                     line.note_transfers(&reads);
                     // Those behind them may have their turn.

@@ -102,6 +102,6 @@ pub use offers::Delivery;
 pub use peer::{Peer, Read};
 pub use received::Message;
 pub use sending::Sending;
-pub use sent::{Reason, Sent, SentLong};
+pub use sent::{Begun, Reason, Refused, Sent};
 pub use shared::SharedMemory;
 pub use tokens::Token;

@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::offers::Delivery;
 use super::reading::Completion;
 use super::sending::Sending;
-use super::sent::{Reason, Sent, SentLong};
+use super::sent::{Begun, Reason, Refused, Sent};
 use super::tokens::Token;
 use super::transfer::Transfer;
 use crate::deadline::{Backoff, Deadline};
@@ -105,19 +105,22 @@ impl Peer {
     /// [`send`](Self::send), and is at most [`eager_limit`](Self::eager_limit) bytes long.
     ///
     /// `completion` runs in dispatch, exactly once: delivered, refused, or the error that the peer was lost, that `deadline` has
-    /// passed, or that the data was [taken back](Sending::cancel); after that nobody can read the data any more. After `Retry` and
-    /// errors it does not run.
+    /// passed, or that the data was [taken back](Sending::cancel); after that nobody can read the data any more. `Retry` gives it back, with
+    /// the data. After errors it does not run.
     ///
     /// # Errors
     /// As [`send`](Self::send); `Exhausted` if too much memory is exposed.
-    pub fn send_long(
+    pub fn send_long<C>(
         &self,
         kind: u16,
         head: &[u8],
         data: impl Into<Memory>,
         deadline: impl Into<Deadline>,
-        completion: impl FnOnce(Result<Delivery>) + Send + 'static,
-    ) -> Result<SentLong> {
+        completion: C,
+    ) -> Result<Begun<Sending, Memory, C>>
+    where
+        C: FnOnce(Result<Delivery>) + Send + 'static,
+    {
         let member = &self.member;
         member.hub.check_process("send_long")?;
         member.check("send_long")?;
@@ -126,20 +129,21 @@ impl Peer {
         }
         member.check_kind("send_long", kind)?;
         let line = member.sender("send_long")?;
-        let exposed = member.hub.exposures.expose(data.into())?;
+        let data = data.into();
+        let exposed = member.hub.exposures.expose(data.clone())?;
         let mut offers = lock(&line.offers);
         if offers.len() >= member.hub.limits.longs {
             // With the offers locked: whoever ends one afterwards sees the note. So does whoever ends the peer, or the end shows here.
             member.note_refused();
             member.check("send_long")?;
-            return Ok(SentLong::Retry(Reason::TooManyLong));
+            return Ok(Begun::Retry(Refused { reason: Reason::TooManyLong, data, completion }));
         }
         let serial = offers.next()?;
         let body = [&exposed.token().to_bytes(), head].concat();
         let frame = Head::new(Operation::Long, kind, serial as u32, body.len());
         match member.push("send_long", frame, &body, head.len()) {
             Ok(true) => {}
-            Ok(false) => return Ok(SentLong::Retry(Reason::Full)),
+            Ok(false) => return Ok(Begun::Retry(Refused { reason: Reason::Full, data, completion })),
             Err(error) => {
                 drop(offers);
                 return Err(member.broken("send_long", &error));
@@ -148,7 +152,7 @@ impl Peer {
         offers.add(exposed, deadline.into(), Box::new(completion));
         drop(offers);
         member.mark_timed();
-        Ok(SentLong::Posted(Sending::new(member, line, serial)))
+        Ok(Begun::Posted(Sending::new(member, line, serial)))
     }
 
     /// Reads `into.len()` bytes at `offset` of the memory that `token` stands for; the owner's program does nothing for it but
@@ -158,28 +162,50 @@ impl Peer {
     /// without the owner: up to 1 MiB in this call, the rest in progress. Over RDMA, this side's device reads memory of any kind without
     /// the owner, once the owner has given its key: it is asked for that at the first long read, or the second one, of a token.
     ///
-    /// Many reads may be under way. Completions run in the order of the calls; only reads that end early, by
-    /// [`cancel`](Read::cancel) or their deadline, do not wait for their turn. A read of 0 bytes completes, too.
+    /// Many reads may be under way, but not too many: `Retry` gives the vector and the completion back. Completions run in the order of the
+    /// calls; only reads that end early, by [`cancel`](Read::cancel) or their deadline, do not wait for their turn. A read of 0 bytes
+    /// completes, too.
     ///
     /// The completion's errors: `Authentication` for a token that the peer did not give away, `Remote` for one that it has revoked,
     /// `Timeout`, `Aborted` if it was cancelled, `PeerLost`.
     ///
     /// # Errors
     /// `InvalidUsage` for a token of another messenger, or of the peer before it was restarted, and for a range past the end;
-    /// `Exhausted` if there are too many reads; `PeerLost`. Then `completion` does not run.
-    pub fn read(
+    /// `PeerLost`. Then `completion` does not run.
+    pub fn read<C>(
         &self,
         token: &Token,
         offset: u64,
         into: Vec<u8>,
         deadline: impl Into<Deadline>,
-        completion: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
-    ) -> Result<Read> {
+        completion: C,
+    ) -> Result<Begun<Read, Vec<u8>, C>>
+    where
+        C: FnOnce(Result<Vec<u8>>) + Send + 'static,
+    {
+        self.read_and_tell((token, offset), into, deadline.into(), completion, |completion| {
+            Box::new(completion)
+        })
+    }
+
+    /// As [`read`](Self::read), with a completion that `make` makes once nothing is to be given back.
+    pub(super) fn read_and_tell<C>(
+        &self,
+        (token, offset): (&Token, u64),
+        into: Vec<u8>,
+        deadline: Deadline,
+        completion: C,
+        make: impl FnOnce(C) -> Completion,
+    ) -> Result<Begun<Read, Vec<u8>, C>> {
         let (member, line) = (&self.member, self.check_read(token, offset, into.len())?);
-        let most = member.hub.limits.reads;
-        let mut completion: Option<Completion> = Some(Box::new(completion));
-        let added = lock(&line.reads).add((*token, offset), into, deadline.into(), &mut completion, most);
-        let id = added?;
+        let mut reads = lock(&line.reads);
+        if !reads.has_room(member.hub.limits.reads)? {
+            drop(reads);
+            self.note_refused_read()?;
+            return Ok(Begun::Retry(Refused { reason: Reason::TooManyReads, data: into, completion }));
+        }
+        let id = reads.add((*token, offset), into, deadline, make(completion));
+        drop(reads);
         if let Err(error) = line.ask() {
             // The error goes to the caller if the completion has not been told of another one.
             let error = member.lost("read", &error);
@@ -195,7 +221,7 @@ impl Peer {
             member.mark_timed();
             member.mark_dirty();
         }
-        Ok(Read { peer: self.clone(), line: line.clone(), id })
+        Ok(Begun::Posted(Read { peer: self.clone(), line: line.clone(), id }))
     }
 
     /// As [`read`](Self::read), into all of the memory of a device; into a part of a buffer with
@@ -207,28 +233,56 @@ impl Peer {
     ///
     /// # Errors
     /// As [`read`](Self::read); those of the driver.
-    pub fn read_into(
+    pub fn read_into<C>(
         &self,
         token: &Token,
         offset: u64,
         into: impl Into<Target>,
         deadline: impl Into<Deadline>,
-        completion: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<Read> {
-        let Target(mut target) = into.into();
+        completion: C,
+    ) -> Result<Begun<Read, Target, C>>
+    where
+        C: FnOnce(Result<()>) + Send + 'static,
+    {
+        self.read_into_and_tell((token, offset), into.into(), deadline.into(), completion, |completion| {
+            Box::new(move |outcome| completion(outcome.map(drop)))
+        })
+    }
+
+    /// As [`read_into`](Self::read_into), with a completion that `make` makes once nothing is to be given back.
+    pub(super) fn read_into_and_tell<C>(
+        &self,
+        (token, offset): (&Token, u64),
+        Target(mut target): Target,
+        deadline: Deadline,
+        completion: C,
+        make: impl FnOnce(C) -> Completion,
+    ) -> Result<Begun<Read, Target, C>> {
         let (member, line) = (&self.member, self.check_read(token, offset, target.len())?);
         member.hub.exposures.keep(target.prepare().map_err(|error| error.of("read"))?);
-        let completion: Completion = Box::new(move |outcome| completion(outcome.map(drop)));
-        let deadline = deadline.into();
-        let mut transfer = Some(Transfer { id: 0, token: *token, offset, deadline, completion, target });
         let mut reads = lock(&line.reads);
-        let id = reads.add_transfer(&mut transfer, member.hub.limits.reads)?;
+        if !reads.has_room(member.hub.limits.reads)? {
+            drop(reads);
+            self.note_refused_read()?;
+            let data = Target(target);
+            return Ok(Begun::Retry(Refused { reason: Reason::TooManyReads, data, completion }));
+        }
+        let completion = make(completion);
+        let id = reads.add_transfer(Transfer { id: 0, token: *token, offset, deadline, completion, target });
         line.note_transfers(&reads);
         drop(reads);
         member.transfer(line);
         member.mark_timed();
         member.mark_dirty();
-        Ok(Read { peer: self.clone(), line: line.clone(), id })
+        Ok(Begun::Posted(Read { peer: self.clone(), line: line.clone(), id }))
+    }
+
+    /// A read was refused: its thread may sleep next, until there is room or the peer ends. Whoever ends the peer sees the note, or its end
+    /// shows here.
+    #[cold]
+    fn note_refused_read(&self) -> Result<()> {
+        self.member.note_refused();
+        self.member.check("read")
     }
 
     /// The link for a read of `length` bytes at `offset` of the memory that `token` stands for, if that can be.
@@ -304,6 +358,7 @@ impl Read {
         let mut reads = lock(&self.line.reads);
         if reads.cancel_transfer(self.id, error.clone()) {
             self.line.note_transfers(&reads);
+            member.note_room_for_reads(&mut reads);
             drop(reads);
             member.mark_dirty();
             return true;
@@ -311,6 +366,7 @@ impl Read {
         let Some((finished, asked)) = reads.cancel(self.id, error) else { return false };
         // Under the lock: whoever closes the messenger meanwhile ends the reads and then runs what was delivered.
         member.deliver(Item::Read(finished));
+        member.note_room_for_reads(&mut reads);
         // It may have been the turn of a read into a device that comes after it.
         self.line.note_transfers(&reads);
         drop(reads);

@@ -13,12 +13,10 @@ use crate::error::{Error, ErrorKind, Result};
 impl Reads {
     /// Queues a read into the memory of a device; returns its number. Takes the transfer unless it returns an error: then the caller drops it,
     /// without the lock of the reads.
-    pub(super) fn add_transfer(&mut self, transfer: &mut Option<Transfer>, most: usize) -> Result<u32> {
-        self.check(most)?;
-        let Some(transfer) = transfer.take() else { return Ok(self.next) };
+    pub(super) fn add_transfer(&mut self, transfer: Transfer) -> u32 {
         let id = self.begin(transfer.deadline);
         self.transfers.add(Transfer { id, ..transfer });
-        Ok(id)
+        id
     }
 
     /// Moves reads into devices on. Gives those that have ended to `deliver`.

@@ -18,7 +18,7 @@ use super::tokens::Token;
 use super::transfers::{Failed, Transfers, is_before};
 use super::wire::Landing;
 use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::wire::Writer;
 
 /// The reads of one link.
@@ -47,6 +47,8 @@ pub(super) struct Reads {
     due: Option<Deadline>,
     /// Why there are no reads any more.
     pub(super) ended: Option<Error>,
+    /// A read was refused because there were so many.
+    refused_at: Option<usize>,
 }
 
 impl Reads {
@@ -55,17 +57,14 @@ impl Reads {
         Self { maps, fetches, ..Self::default() }
     }
 
-    /// Queues a read of `into.len()` bytes; returns its number. Takes the completion unless it returns an error: then the caller
-    /// drops it, without the lock of the reads.
+    /// Queues a read of `into.len()` bytes; returns its number. The caller has asked whether there is [room](Self::has_room).
     pub(super) fn add(
         &mut self,
         (token, offset): (Token, u64),
         into: Vec<u8>,
         deadline: Deadline,
-        completion: &mut Option<Completion>,
-        most: usize,
-    ) -> Result<u32> {
-        self.check(most)?;
+        completion: Completion,
+    ) -> u32 {
         let id = self.begin(deadline);
         let way = Way::new(
             self.maps && token.shared && !token.device,
@@ -82,26 +81,34 @@ impl Reads {
             way,
             deadline,
             transfer: None,
-            completion: completion.take(),
+            completion: Some(completion),
         });
-        Ok(id)
+        id
     }
 
-    /// An error if no read can be added to at most `most`.
-    pub(super) fn check(&self, most: usize) -> Result<()> {
+    /// Whether a read can be added to at most `most`. If not, [`found_room`](Self::found_room) tells when one can; an error if the peer is gone.
+    pub(super) fn has_room(&mut self, most: usize) -> Result<bool> {
         if let Some(error) = &self.ended {
             return Err(error.clone().of("read"));
         }
+        let is_full = self.is_full(most);
+        if is_full {
+            self.refused_at = Some(most);
+        }
+        Ok(!is_full)
+    }
+
+    /// Whether there is room for a read that was refused, once for each time.
+    #[inline]
+    pub(super) fn found_room(&mut self) -> bool {
+        self.refused_at.is_some_and(|most| !self.is_full(most)) && self.refused_at.take().is_some()
+    }
+
+    fn is_full(&self, most: usize) -> bool {
         // Parts of reads into devices are bounded on their own. They are told from reads only where that matters.
         let reads = || self.queue.iter().filter(|reading| reading.transfer.is_none()).count();
         let room = most.saturating_sub(self.transfers.len());
-        if self.queue.len() >= room && reads() >= room {
-            let text = format!(
-                "{most} reads from this peer are under way; wait for some of them, or raise `with_reads`"
-            );
-            return Err(Error::new(ErrorKind::Exhausted, "read", text));
-        }
-        Ok(())
+        self.queue.len() >= room && reads() >= room
     }
 
     /// The number of a new read with a deadline.

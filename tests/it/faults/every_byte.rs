@@ -124,7 +124,7 @@ fn talk(_: &Driver, faults: &Arc<NetFaults>, patience: Duration) -> Vec<Result<(
             assert_eq!(peer.send(1, &paint(length, number))?, Sent::Done);
         }
         let token = memory[1 - me as usize].token();
-        peer.read(&token, 0, vec![0; 50], deadline, move |bytes| drop(tell.send(bytes)))?;
+        peer.read(&token, 0, vec![0; 50], deadline, move |bytes| drop(tell.send(bytes)))?.posted()?;
         for (number, length) in LENGTHS.into_iter().enumerate() {
             let message = mine.wait_for(deadline, || queue.try_recv())?;
             assert_eq!(message.bytes(), paint(length, number));

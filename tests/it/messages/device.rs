@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use aqueduct::gpu::{Context, GpuBuffer};
-use aqueduct::message::{Address, Exposed, Memory, Messenger, Peer, SharedMemory, Token};
+use aqueduct::message::{Address, Begun, Exposed, Memory, Messenger, Peer, SharedMemory, Token};
 use aqueduct::{ErrorKind, Result};
 use aqueduct_tests::process::Process;
 use aqueduct_tests::{paint, ranks};
@@ -43,7 +43,9 @@ fn read_into(
     (number, log): (usize, &Outcomes),
 ) -> Result<()> {
     let (log, into) = (log.clone(), into.slice(..length).unwrap());
-    peer.read_into(token, offset, into, SOON, move |outcome| log.add((number, outcome))).map(drop)
+    peer.read_into(token, offset, into, SOON, move |outcome| log.add((number, outcome)))
+        .and_then(Begun::posted)
+        .map(drop)
 }
 
 /// The same bytes in memory of a device, in shared memory, and in a vector.
@@ -81,7 +83,7 @@ pub(super) fn all_kinds_in_order_on(rig: &Rig, machine: Machine) {
                 log.add((number, outcome.as_ref().map(|_| ()).map_err(Clone::clone)));
                 kept.add((number, outcome.unwrap()));
             };
-            peer.read(&token, range.0, vec![0; range.1], SOON, done).unwrap();
+            peer.read(&token, range.0, vec![0; range.1], SOON, done).unwrap().posted().unwrap();
         } else {
             read_into(&peer, &token, *range, into, (number, &log)).unwrap();
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aqueduct::message::{Delivery, Message, Messenger, Reason, SentLong};
+use aqueduct::message::{Begun, Delivery, Message, Messenger, Reason};
 use aqueduct::{ErrorKind, Result};
 use aqueduct_tests::paint;
 
@@ -17,7 +17,10 @@ fn take_all(messenger: &Messenger) -> Log<Vec<u8>> {
         .on(1, move |mut message: Message| {
             let (long, into) = (message.long().expect("an offer"), into.clone());
             let length = long.len();
-            long.read(vec![0; length], SOON, move |bytes| into.add(bytes.unwrap())).unwrap();
+            long.read(vec![0; length], SOON, move |bytes| into.add(bytes.unwrap()))
+                .unwrap()
+                .posted()
+                .unwrap();
         })
         .unwrap();
     log
@@ -36,8 +39,8 @@ pub(super) fn both_ways_at_once(rig: &Rig) {
             while *next < 3 * sizes.len() {
                 let (data, log) = (paint(sizes[*next % sizes.len()], *next), delivered.clone());
                 match peer.send_long(1, b"head", data, SOON, move |outcome| log.add(outcome)).unwrap() {
-                    SentLong::Posted(_) => *next += 1,
-                    SentLong::Retry(_) => break,
+                    Begun::Posted(_) => *next += 1,
+                    Begun::Retry(_) => break,
                 }
             }
         }
@@ -64,7 +67,10 @@ pub(super) fn while_other_threads_sleep(rig: &Rig) {
     for number in 0..COUNT {
         let log = reads.clone();
         until(&[], || reads.len() + 50 > number && answers.len() + 50 > number);
-        peer.read(&token, 0, vec![0; 100], SOON, move |bytes| log.add(bytes.is_ok())).unwrap();
+        peer.read(&token, 0, vec![0; 100], SOON, move |bytes| log.add(bytes.is_ok()))
+            .unwrap()
+            .posted()
+            .unwrap();
         let sent = || {
             let log = answers.clone();
             peer.send_long(1, b"", vec![1; 100], SOON, move |outcome| log.add(outcome.unwrap())).unwrap()
@@ -123,13 +129,13 @@ pub(super) fn only_so_many(rig: &Rig) {
         peer.send_long(1, b"", vec![1; 10], SOON, move |outcome| log.add(outcome.is_ok())).unwrap()
     };
     for _ in 0..1024 {
-        until(&[&a, &b], || send() != SentLong::Retry(Reason::Full));
+        until(&[&a, &b], || send().is_posted());
     }
     // This thread is told of all that was.
     while a.wait(Duration::from_millis(1)).unwrap() {
         a.poll().unwrap();
     }
-    assert_eq!(send(), SentLong::Retry(Reason::TooManyLong));
+    assert_eq!(send().reason(), Some(Reason::TooManyLong));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             until(&[&a, &b], || !queue.is_empty());
@@ -157,7 +163,7 @@ pub(super) fn the_receiver_leaves(rig: &Rig) {
         if number < 10 {
             long.refuse();
         } else {
-            long.read(vec![0; 1 << 20], SOON, |_| ()).unwrap();
+            long.read(vec![0; 1 << 20], SOON, |_| ()).unwrap().posted().unwrap();
         }
     }
     until(&[&a, &b], || log.len() >= 12);

@@ -12,7 +12,10 @@ use super::rig::{Log, Pollers, Rig, SOON, connect, send, until};
 /// Starts a read that logs its number and what became of it.
 fn read(peer: &Peer, token: &Token, (offset, length): (u64, usize), number: usize, log: &Outcomes) {
     let log = log.clone();
-    peer.read(token, offset, vec![0; length], SOON, move |outcome| log.add((number, outcome))).unwrap();
+    peer.read(token, offset, vec![0; length], SOON, move |outcome| log.add((number, outcome)))
+        .unwrap()
+        .posted()
+        .unwrap();
 }
 
 type Outcomes = Log<(usize, Result<Vec<u8>>)>;
@@ -112,7 +115,8 @@ pub(super) fn each_ends_once(rig: &Rig) {
     for number in 0..60 {
         let (into, deadline) = (log.clone(), if number % 3 == 1 { Duration::ZERO } else { SOON });
         let done = move |outcome: Result<Vec<u8>>| into.add((number, outcome.map(|bytes| bytes.len())));
-        let started = peer.read(&exposed.token(), 0, vec![0; 4 << 20], deadline, done).unwrap();
+        let started =
+            peer.read(&exposed.token(), 0, vec![0; 4 << 20], deadline, done).unwrap().posted().unwrap();
         if number % 3 == 2 {
             assert!(started.cancel());
             assert!(!started.cancel(), "it has ended");
@@ -152,12 +156,15 @@ pub(super) fn those_given_up_bring_nothing(rig: &Rig) {
         let (into, deadline) = (log.clone(), if number % 2 == 0 { Duration::ZERO } else { SOON });
         let started =
             peer.read(&token, 0, vec![0; LENGTH], deadline, move |outcome| into.add(outcome.map(drop)));
-        assert!(number % 2 == 0 || started.unwrap().cancel());
+        assert!(number % 2 == 0 || started.unwrap().posted().unwrap().cancel());
     }
     until(&[&a], || log.len() == 200);
     assert!(log.take().into_iter().all(|outcome| outcome.is_err()));
     let into = log.clone();
-    peer.read(&token, 0, vec![0; 1], SOON, move |outcome| into.add(outcome.map(drop))).unwrap();
+    peer.read(&token, 0, vec![0; 1], SOON, move |outcome| into.add(outcome.map(drop)))
+        .unwrap()
+        .posted()
+        .unwrap();
     // Only those in which something moves: a device may be late.
     let mut rounds = 0;
     until(&[], || {
@@ -187,7 +194,7 @@ pub(super) fn both_ways_from_many_threads(rig: &Rig) {
                     let (offset, length) = (n * 911 + thread, n * 4001);
                     let (expected, into) = (bytes[offset..offset + length].to_vec(), log.clone());
                     let done = move |outcome: Result<Vec<u8>>| into.add(outcome.unwrap() == expected);
-                    peer.read(&token, offset as u64, vec![0; length], SOON, done).unwrap();
+                    peer.read(&token, offset as u64, vec![0; length], SOON, done).unwrap().posted().unwrap();
                     to.send_within(1, &[thread as u8, n as u8], SOON).unwrap();
                 }
             });

@@ -31,7 +31,7 @@ pub(super) fn of_changing_lengths(a: &Messenger, b: &Messenger) {
             let expected = read.len() == length && read.iter().all(|b| *b == byte);
             seen.fetch_add(usize::from(expected), Ordering::Relaxed);
         };
-        long.read(vec![!byte; length], SOON, check).unwrap();
+        long.read(vec![!byte; length], SOON, check).unwrap().posted().unwrap();
     })
     .unwrap();
     let pool = SharedMemory::allocate(1 << 20).unwrap();
@@ -47,6 +47,8 @@ pub(super) fn of_changing_lengths(a: &Messenger, b: &Messenger) {
         let into_log = log.clone();
         reader
             .read(&exposed.token(), offset as u64, into, SOON, move |read| into_log.add(read.is_ok()))
+            .unwrap()
+            .posted()
             .unwrap();
         until(&[a, b], || log.len() + 8 > number);
     }
@@ -105,6 +107,8 @@ pub(super) fn at_the_same_address(a: &Messenger, b: &Messenger) {
         for offset in [0, 100_000] {
             let log = log.clone();
             peer.read(&exposed.token(), offset, vec![!round; 200_000], SOON, move |read| log.add(read))
+                .unwrap()
+                .posted()
                 .unwrap();
         }
         until(&[a, b], || log.len() == 2);

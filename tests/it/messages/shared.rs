@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use aqueduct::message::{Address, Messenger, Peer, SharedMemory, Token};
+use aqueduct::message::{Address, Begun, Messenger, Peer, SharedMemory, Token};
 use aqueduct::{ErrorKind, Result};
 use aqueduct_tests::process::Process;
 use aqueduct_tests::{paint, ranks};
@@ -37,7 +37,9 @@ fn read(
     log: &Outcomes,
 ) -> Result<()> {
     let log = log.clone();
-    peer.read(token, offset, vec![0; length], SOON, move |outcome| log.add((number, outcome))).map(drop)
+    peer.read(token, offset, vec![0; length], SOON, move |outcome| log.add((number, outcome)))
+        .and_then(Begun::posted)
+        .map(drop)
 }
 
 /// Sizes at which a backend may change its way, of both kinds of memory in turn, in order.
@@ -73,7 +75,7 @@ pub(super) fn written_before_a_message(rig: &Rig) {
             wrong.fetch_add(usize::from(!right), Ordering::AcqRel);
             count.fetch_add(1, Ordering::AcqRel);
         };
-        message.peer().read(&token, 0, vec![0; 100_000], SOON, done).unwrap();
+        message.peer().read(&token, 0, vec![0; 100_000], SOON, done).unwrap().posted().unwrap();
     })
     .unwrap();
     let peer = connect(&b, &a);

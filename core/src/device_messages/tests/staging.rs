@@ -49,7 +49,7 @@ fn peers_that_do_not_read_hold_no_staging_memory() {
             let peer = reader.connect(owner.address(), SOON).unwrap();
             let done = move |ended: Result<Vec<u8>>| lock(&told).push(ended.is_ok());
             // No read ends by its deadline here.
-            peer.read(&exposed.token(), 0, vec![0; 4 << 20], HOUR, done).unwrap();
+            peer.read(&exposed.token(), 0, vec![0; 4 << 20], HOUR, done).unwrap().posted().unwrap();
             (0..10).for_each(|_| assert!(reader.progress().is_ok()));
             reader
         };

@@ -38,6 +38,8 @@ fn parts_of_a_read_come_while_another_thread_sleeps() {
                 outcome.unwrap();
                 told.fetch_add(1, Ordering::SeqCst);
             })
+            .unwrap()
+            .posted()
             .unwrap();
             while ended.load(Ordering::SeqCst) <= n {
                 assert!(Instant::now() < until, "over {wire:?}, {n} reads have ended");

@@ -56,7 +56,7 @@ fn what_is_under_way_ends_after_its_wire() {
         let (reads, sends) = (ended.clone(), ended.clone());
         let done =
             move |read: Result<Vec<u8>>| drop((read.unwrap_err(), reads.fetch_add(1, Ordering::AcqRel)));
-        pair.to_b.read(&exposed.token(), 0, vec![0; 100], SOON, done).unwrap();
+        pair.to_b.read(&exposed.token(), 0, vec![0; 100], SOON, done).unwrap().posted().unwrap();
         let done =
             move |sent: Result<Delivery>| drop((sent.unwrap_err(), sends.fetch_add(1, Ordering::AcqRel)));
         assert!(pair.to_b.send_long(1, b"", vec![1], SOON, done).unwrap().is_posted());
@@ -79,7 +79,7 @@ fn progress_that_cannot_send_ends_the_peer() {
     let ended = Arc::<Mutex<Option<ErrorKind>>>::default();
     let outcome = ended.clone();
     let done = move |read: Result<Vec<u8>>| *lock(&outcome) = read.err().map(|error| error.kind());
-    pair.to_a.read(&exposed.token(), 0, vec![0; 100], SOON, done).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 100], SOON, done).unwrap().posted().unwrap();
     Faults::set(&pair.faults.push);
     pair.a.progress().unwrap();
     assert_ended(&pair, 0);
@@ -142,7 +142,10 @@ fn handles_of_ended_peers_keep_nothing_open() {
             b.connect(a.address(), SOON).unwrap().send_within(1, b"hello", SOON).unwrap();
             until(&[&a, &b], || queue.len() == life);
             let peer = lock(&kept).last().unwrap().clone();
-            peer.read(&exposed.token(), 0, vec![0; 100], SOON, |bytes| drop(bytes.unwrap())).unwrap();
+            peer.read(&exposed.token(), 0, vec![0; 100], SOON, |bytes| drop(bytes.unwrap()))
+                .unwrap()
+                .posted()
+                .unwrap();
             until(&[&a, &b], || lock(&peer.member.sender("test").unwrap().reads).is_empty());
             if life % 2 == 0 {
                 // Without any progress.
@@ -174,7 +177,7 @@ fn a_callback_may_close_its_own_messenger() {
         let seen = seen.clone();
         let done = move |read: Result<Vec<u8>>| lock(&seen).push(read.err().map(|error| error.kind()));
         count.fetch_add(1, Ordering::AcqRel);
-        peer.read(&token, 0, vec![0; 10], SOON, done).unwrap();
+        peer.read(&token, 0, vec![0; 10], SOON, done).unwrap().posted().unwrap();
         let messenger = lock(&inner).take().expect("the first message closes the messenger");
         messenger.close(SOON).unwrap();
     };
@@ -203,7 +206,7 @@ fn a_link_that_cannot_be_watched_ends_the_peer() {
     let reason = |peer: &Peer| peer.lost().unwrap().message().to_owned();
     let pair = pair(false);
     let exposed = pair.a.expose(vec![1; 64 << 20]).unwrap();
-    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap().posted().unwrap();
     while pair.a.progress().unwrap() > 0 || pair.faults.lent.load(Ordering::Acquire) == 0 {}
     Faults::set(&pair.faults.watch);
     assert!(pair.a.arm().unwrap(), "there is news");
@@ -254,7 +257,7 @@ fn closing_ends_what_is_under_way_with_a_peer_that_has_connected_again() {
         let ended = Arc::<Mutex<Option<ErrorKind>>>::default();
         let outcome = ended.clone();
         let done = move |read: Result<Vec<u8>>| *lock(&outcome) = read.err().map(|error| error.kind());
-        to_b.read(&exposed.token(), 0, vec![0; 10], SOON, done).unwrap();
+        to_b.read(&exposed.token(), 0, vec![0; 10], SOON, done).unwrap().posted().unwrap();
         to_a.close(SOON).unwrap();
         b.connect(a.address(), SOON).unwrap();
         // The service thread of `a` has its new link; nobody has looked at the earlier one.

@@ -9,7 +9,7 @@ fn one_turn_serves_a_peer_a_bounded_share() {
     let pair = pair(true);
     Faults::set(&pair.faults.swallows);
     let exposed = pair.a.expose(vec![1; LENGTH]).unwrap();
-    pair.to_a.read(&exposed.token(), 0, vec![0; LENGTH], SOON, |_| {}).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; LENGTH], SOON, |_| {}).unwrap().posted().unwrap();
     let swallowed = || pair.faults.swallowed.load(Ordering::Acquire);
     let share = TURN as usize + (64 << 10);
     for turn in 1..=10 {
@@ -92,7 +92,7 @@ fn answers_pass_messages_that_wait() {
         for round in 1..=3 {
             let seen = outcomes.clone();
             let done = move |read: Result<Vec<u8>>| lock(&seen).push(read.unwrap().len());
-            to_b.read(&exposed.token(), 0, vec![0; 3 << 20], SOON, done).unwrap();
+            to_b.read(&exposed.token(), 0, vec![0; 3 << 20], SOON, done).unwrap().posted().unwrap();
             let seen = outcomes.clone();
             let done = move |outcome: Result<Delivery>| {
                 assert_eq!(outcome.unwrap(), Delivery::Refused);
@@ -208,7 +208,7 @@ fn a_reader_that_takes_nothing_holds_little_and_lets_others_sleep() {
     let ended = Arc::new(AtomicBool::new(false));
     let done = ended.clone();
     let read = move |bytes: Result<Vec<u8>>| done.store(bytes.is_ok(), Ordering::Release);
-    pair.to_a.read(&exposed.token(), 0, vec![0; LENGTH], SOON, read).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; LENGTH], SOON, read).unwrap().posted().unwrap();
     let lent = || pair.faults.lent.load(Ordering::Acquire);
     let (start, mut quiet) = (Instant::now(), 0);
     // The system grows its buffers for a while.
@@ -287,7 +287,7 @@ fn more_messages_than_there_is_credit_for_end_the_link() {
 fn a_peer_is_listed_once_for_its_deadlines() {
     let Pair { a, b, to_b, .. } = pair(false);
     let exposed = b.expose(vec![1; 10]).unwrap();
-    to_b.read(&exposed.token(), 0, vec![0; 10], SOON, |_| ()).unwrap();
+    to_b.read(&exposed.token(), 0, vec![0; 10], SOON, |_| ()).unwrap().posted().unwrap();
     let (member, hub, mut listed) = (&to_b.member, &a.core.engine.hub, Vec::new());
     hub.take_timed(&mut listed);
     assert_eq!(listed.len(), 1);

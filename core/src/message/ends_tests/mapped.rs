@@ -110,11 +110,16 @@ impl Devices {
 
     fn read_into(&self, number: u32, token: Token, into: &Slow) -> Read {
         let target = Target::new(Box::new(into.clone()));
-        self.pair.to_a.read_into(&token, 0, target, SOON, self.note::<()>(number)).unwrap()
+        self.pair.to_a.read_into(&token, 0, target, SOON, self.note::<()>(number)).unwrap().posted().unwrap()
     }
 
     fn read(&self, number: u32, token: Token, within: Duration) -> Read {
-        self.pair.to_a.read(&token, 0, vec![0; 10], within, self.note::<Vec<u8>>(number)).unwrap()
+        self.pair
+            .to_a
+            .read(&token, 0, vec![0; 10], within, self.note::<Vec<u8>>(number))
+            .unwrap()
+            .posted()
+            .unwrap()
     }
 
     fn poll(&self) {
@@ -220,16 +225,22 @@ fn reads_that_wait_for_their_turn_are_bounded() {
     let peer = reader.connect(owner.address(), SOON).unwrap();
     let slow = Slow::default();
     let target = Target::new(Box::new(slow.clone()));
-    peer.read_into(&devices.exposed.token(), 0, target, SOON, devices.note::<()>(0)).unwrap();
+    peer.read_into(&devices.exposed.token(), 0, target, SOON, devices.note::<()>(0))
+        .unwrap()
+        .posted()
+        .unwrap();
     until(&[owner, &reader], || slow.begun.load(Ordering::Acquire) == 1);
     for number in 1..10 {
-        peer.read(&other.token(), 0, vec![0; 10], SOON, devices.note::<Vec<u8>>(number)).unwrap();
+        peer.read(&other.token(), 0, vec![0; 10], SOON, devices.note::<Vec<u8>>(number))
+            .unwrap()
+            .posted()
+            .unwrap();
         for _ in 0..100 {
             [owner, &reader].into_iter().for_each(|messenger| assert!(messenger.poll().is_ok()));
         }
     }
-    let refused = peer.read(&other.token(), 0, vec![0; 10], SOON, |_| panic!("it was refused")).map(drop);
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Exhausted);
+    let refused = peer.read(&other.token(), 0, vec![0; 10], SOON, |_| panic!("it was refused")).unwrap();
+    assert_eq!(refused.reason(), Some(Reason::TooManyReads));
     assert!(lock(&devices.ends).is_empty());
     Faults::set(&slow.ends);
     until(&[owner, &reader], || lock(&devices.ends).len() == 10);
@@ -244,14 +255,13 @@ fn parts_of_a_read_into_a_device_are_no_reads() {
     let reader = Messenger::new(2, config(true).with_reads(3, 4)).unwrap();
     let peer = reader.connect(devices.pair.a.address(), SOON).unwrap();
     let target = Target::new(Box::new(Slow::default()));
-    peer.read_into(&other.token(), 0, target, SOON, |_| {}).unwrap();
+    peer.read_into(&other.token(), 0, target, SOON, |_| {}).unwrap().posted().unwrap();
     // The owner makes no progress, so its part stays in the queue.
     for _ in 0..10 {
         reader.poll().unwrap();
     }
-    let read =
-        || peer.read(&other.token(), 0, vec![0; 10], SOON, |_| {}).map(drop).map_err(|error| error.kind());
-    assert_eq!([read(), read(), read()], [Ok(()), Ok(()), Err(ErrorKind::Exhausted)]);
+    let read = || peer.read(&other.token(), 0, vec![0; 10], SOON, |_| {}).unwrap().reason();
+    assert_eq!([read(), read(), read()], [None, None, Some(Reason::TooManyReads)]);
 }
 
 /// A device that does not come to an end holds up the end of all links for a moment, not of each one.
@@ -266,7 +276,7 @@ fn the_end_of_many_links_waits_for_their_devices_together() {
         exposed.push(owner.expose(vec![1; LENGTH]).unwrap());
         let (slow, token) = (Slow::default(), exposed[number].token());
         let target = Target::new(Box::new(slow.clone()));
-        peer.read_into(&token, 0, target, SOON, devices.note::<()>(number as u32)).unwrap();
+        peer.read_into(&token, 0, target, SOON, devices.note::<()>(number as u32)).unwrap().posted().unwrap();
         until(&[owner, &reader], || slow.put.load(Ordering::Acquire) == 1);
         asked.push(slow.asked);
     }
@@ -293,7 +303,7 @@ fn the_end_of_a_link_waits_for_a_device_that_still_copies() {
     let exposed = owner.expose(vec![1; LENGTH]).unwrap();
     let slow = Slow::default();
     let target = Target::new(Box::new(slow.clone()));
-    peer.read_into(&exposed.token(), 0, target, SOON, devices.note::<()>(0)).unwrap();
+    peer.read_into(&exposed.token(), 0, target, SOON, devices.note::<()>(0)).unwrap().posted().unwrap();
     until(&[&owner, &reader], || slow.put.load(Ordering::Acquire) == 1);
     let ends = Arc::clone(&slow.ends);
     let device = std::thread::spawn(move || {
@@ -312,7 +322,7 @@ fn while_a_device_holds_up(pair: &Pair, finds: fn(&Messenger), others: impl FnOn
     let (slow, log) = (Slow::default(), pair.log.clone());
     let ended = move |ended: Result<()>| lock(&log).push(format!("read {:?}", ended.unwrap_err().kind()));
     let target = Target::new(Box::new(slow.clone()));
-    pair.to_b.read_into(&exposed.token(), 0, target, SOON, ended).unwrap();
+    pair.to_b.read_into(&exposed.token(), 0, target, SOON, ended).unwrap().posted().unwrap();
     until(&[&pair.a, &pair.b], || slow.put.load(Ordering::Acquire) == 1);
     let line = pair.to_b.member.sender("test").unwrap();
     *lock(&slow.holds_up) = Arc::downgrade(line);

@@ -30,7 +30,7 @@ fn owners_of_memory_are_dropped_in_dispatch() {
     let pair = pair(false);
     let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
     let exposed = pair.a.expose(owned(line, &free, 64 << 20)).unwrap();
-    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, |_| {}).unwrap().posted().unwrap();
     // Until a piece fills the connection.
     for _ in 0..200 {
         pair.a.progress().unwrap();
@@ -81,11 +81,12 @@ fn completions_that_are_refused_are_dropped_without_locks() {
     let exposed = pair.b.expose(vec![1; 10]).unwrap();
     let most = pair.a.core.engine.hub.limits.reads;
     for _ in 0..most {
-        pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, |_| {}).unwrap();
+        pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, |_| {}).unwrap().posted().unwrap();
     }
     let owner = Owner { line: line.clone(), free: free.clone(), bytes: Vec::new() };
-    let refused = pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, move |_| drop(owner)).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Exhausted);
+    let refused = pair.to_b.read(&exposed.token(), 0, Vec::new(), SOON, move |_| drop(owner)).unwrap();
+    assert_eq!((refused.reason(), lock(&free).len()), (Some(Reason::TooManyReads), 0), "it is given back");
+    drop(refused);
     assert_eq!(*lock(&free), [true]);
     until(&[&pair.a, &pair.b], || lock(&line.reads).is_empty());
     Faults::set(&pair.faults.push);
@@ -95,14 +96,16 @@ fn completions_that_are_refused_are_dropped_without_locks() {
     assert_eq!(*lock(&free), [true, true]);
 }
 
-/// A long message for which there is no room keeps its memory no longer than the call.
+/// A long message for which there is no room gives its memory back, and nothing else keeps it.
 #[test]
 fn an_offer_that_is_not_sent_exposes_nothing() {
     let pair = pair(true);
     let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
     while pair.to_b.send(1, b"x").unwrap() == Sent::Done {}
     let sent = pair.to_b.send_long(1, b"", owned(line, &free, 10), SOON, |_| panic!("it was not sent"));
-    assert_eq!(sent.unwrap(), SentLong::Retry(Reason::Full));
+    let refused = sent.unwrap();
+    assert_eq!((refused.reason(), lock(&free).len()), (Some(Reason::Full), 0), "it is given back");
+    drop(refused);
     assert_eq!(*lock(&free), [true]);
     let head = vec![0; pair.to_b.eager_limit() + 1];
     let error = pair.to_b.send_long(1, &head, vec![1], SOON, |_| panic!("it is too long")).unwrap_err();

@@ -109,7 +109,11 @@ fn read(pair: &Pair, fails: bool, revokes: bool) -> Error {
     *lock(&revoked) = now;
     let ended = Arc::<Mutex<Option<Result<Vec<u8>>>>>::default();
     let outcome = ended.clone();
-    pair.to_a.read(&token, 0, vec![0; 100], SOON, move |read| *lock(&outcome) = Some(read)).unwrap();
+    pair.to_a
+        .read(&token, 0, vec![0; 100], SOON, move |read| *lock(&outcome) = Some(read))
+        .unwrap()
+        .posted()
+        .unwrap();
     until(&[&pair.a, &pair.b], || lock(&ended).is_some());
     let ended = lock(&ended).take().unwrap();
     ended.unwrap_err()
@@ -147,7 +151,7 @@ fn a_device_that_fails_ends_the_read_and_no_link() {
     let ended = Arc::<Mutex<Option<Vec<u8>>>>::default();
     let outcome = ended.clone();
     let done = move |read: Result<Vec<u8>>| *lock(&outcome) = Some(read.unwrap());
-    pair.to_a.read(&exposed.token(), 0, vec![0; 10], SOON, done).unwrap();
+    pair.to_a.read(&exposed.token(), 0, vec![0; 10], SOON, done).unwrap().posted().unwrap();
     until(&[&pair.a, &pair.b], || lock(&ended).is_some());
     assert_eq!(lock(&ended).take(), Some(vec![5; 10]));
 }
@@ -170,7 +174,7 @@ fn memory_that_cannot_be_handed_over_or_mapped_is_staged() {
             let target = Target::new(Box::new(Into { bytes: bytes.clone(), mapped: mapped.clone() }));
             let outcome = ended.clone();
             let done = move |read: Result<()>| lock(&outcome).push(read.is_ok());
-            pair.to_a.read_into(&exposed.token(), 0, target, SOON, done).unwrap();
+            pair.to_a.read_into(&exposed.token(), 0, target, SOON, done).unwrap().posted().unwrap();
         }
         until(&[&pair.a, &pair.b], || lock(&ended).len() == 2);
         assert!(*lock(&ended) == [true; 2] && *lock(&bytes) == vec![1; 700_000]);
@@ -179,7 +183,7 @@ fn memory_that_cannot_be_handed_over_or_mapped_is_staged() {
         assert_eq!(lock(&line.reads).transfers.spare(), 0, "an idle link keeps little");
         let outcome = ended.clone();
         let done = move |read: Result<Vec<u8>>| lock(&outcome).push(read.unwrap() == [6; 10]);
-        pair.to_a.read(&other.token(), 0, vec![0; 10], SOON, done).unwrap();
+        pair.to_a.read(&other.token(), 0, vec![0; 10], SOON, done).unwrap().posted().unwrap();
         until(&[&pair.a, &pair.b], || lock(&ended).len() == 3);
         assert!(lock(&ended)[2] && pair.to_a.mappings() == 1 && pair.to_a.lost().is_none());
     }

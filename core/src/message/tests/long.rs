@@ -19,7 +19,7 @@ fn the_receiver_reads_when_it_likes() {
         assert_eq!(message.bytes(), b"head");
         let long = message.long().unwrap();
         assert!(message.long().is_none() && long.len() == data.len());
-        long.read(vec![0; data.len()], SOON, read.adder()).unwrap();
+        long.read(vec![0; data.len()], SOON, read.adder()).unwrap().posted().unwrap();
     }
     until(&[&a, &b], || sent.len() == data.len());
     assert!(read.take().into_iter().map(Result::unwrap).eq(data));
@@ -52,7 +52,7 @@ fn long_data_both_ways_at_once() {
             let (length, add) = (long.len(), add.clone());
             let completion =
                 move |outcome: Result<Vec<u8>>| add(outcome.unwrap().iter().all(|byte| *byte == 9));
-            long.read(vec![0; length], SOON, completion).unwrap();
+            long.read(vec![0; length], SOON, completion).unwrap().posted().unwrap();
         };
         messenger.on(1, on).unwrap();
     }
@@ -79,7 +79,7 @@ fn nobody_can_read_after_the_deadline() {
     until(&[&a, &b], || sent.len() == 1 && offers.len() == 1);
     assert_eq!(kinds(sent.take()), [Err(ErrorKind::Timeout)]);
     let long = offers.try_recv().unwrap().long().unwrap();
-    long.read(vec![0; 100], SOON, read.adder()).unwrap();
+    long.read(vec![0; 100], SOON, read.adder()).unwrap().posted().unwrap();
     until(&[&a, &b], || read.len() == 1);
     assert_eq!(kinds(read.take()), [Err(ErrorKind::Remote)]);
     // The answer to it finds nobody, which is no error.
@@ -100,12 +100,14 @@ fn a_read_that_cannot_begin_leaves_the_offer_open() {
     }
     until(&[&a, &b], || offers.len() == 2);
     let [first, second] = [(); 2].map(|()| offers.try_recv().unwrap().long().unwrap());
-    first.read(vec![0; first.len()], SOON, read.adder()).unwrap();
-    let refused = second.read(vec![0; second.len()], SOON, |_| panic!("it never began")).unwrap_err();
-    assert_eq!((refused.kind(), second.len()), (ErrorKind::Exhausted, 100));
+    first.read(vec![0; first.len()], SOON, read.adder()).unwrap().posted().unwrap();
+    let Begun::Retry(refused) = second.read(vec![0; second.len()], SOON, read.adder()).unwrap() else {
+        panic!("a second read")
+    };
+    assert_eq!((refused.reason, second.len()), (Reason::TooManyReads, 100));
     drop(first);
     until(&[&a, &b], || read.len() == 1);
-    second.read(vec![0; second.len()], SOON, read.adder()).unwrap();
+    second.read(refused.data, SOON, refused.completion).unwrap().posted().unwrap();
     until(&[&a, &b], || read.len() == 2 && sent.len() == 2);
     assert!(read.take().into_iter().all(|bytes| bytes.unwrap() == [5; 100]));
     assert_eq!(kinds(sent.take()), [Ok(Delivery::Delivered), Ok(Delivery::Delivered)]);
@@ -125,7 +127,7 @@ fn an_offer_that_is_too_late_makes_room_for_another() {
         until(&[&a, &b], || send(deadline).is_posted());
     }
     // Deadlines are looked at in `poll`, which nobody has called since.
-    assert_eq!(send(HOUR), SentLong::Retry(Reason::TooManyLong));
+    assert_eq!(send(HOUR).reason(), Some(Reason::TooManyLong));
     let (_, before) = a.core.engine.hub.news();
     until(&[&a, &b], || ended.len() == 1);
     let (_, after) = a.core.engine.hub.news();
@@ -140,10 +142,7 @@ fn what_was_taken_back_is_read_by_nobody() {
     let offers = b.queue(1).unwrap();
     let peer = a.connect(b.address(), SOON).unwrap();
     let (sent, read) = (Seen::new(), Seen::new());
-    let send = || match peer.send_long(1, b"head", vec![1; 100], SOON, sent.adder()).unwrap() {
-        SentLong::Posted(sending) => sending,
-        SentLong::Retry(reason) => panic!("{reason:?}"),
-    };
+    let send = || peer.send_long(1, b"head", vec![1; 100], SOON, sent.adder()).unwrap().posted().unwrap();
     let [first, second] = [(); 2].map(|()| send());
     assert!(first != second && first.cancel() && !first.cancel());
     assert_eq!(sent.len(), 0, "completions run in dispatch");
@@ -152,7 +151,7 @@ fn what_was_taken_back_is_read_by_nobody() {
     for _ in 0..2 {
         let mut message = offers.try_recv().unwrap();
         assert_eq!(message.bytes(), b"head");
-        message.long().unwrap().read(vec![0; 100], SOON, read.adder()).unwrap();
+        message.long().unwrap().read(vec![0; 100], SOON, read.adder()).unwrap().posted().unwrap();
     }
     until(&[&a, &b], || read.len() == 2 && sent.len() == 1);
     assert_eq!(kinds(read.take()), [Err(ErrorKind::Remote), Ok(vec![1; 100])]);
@@ -173,15 +172,15 @@ fn an_offer_that_is_taken_back_makes_room_for_another() {
     let mut sent = Vec::new();
     while sent.len() < a.core.engine.hub.limits.longs {
         let mut send = || match peer.send_long(1, b"", vec![1; 10], HOUR, |_| {}).unwrap() {
-            SentLong::Posted(sending) => sent.push(sending),
-            SentLong::Retry(reason) => assert_eq!(reason, Reason::Full),
+            Begun::Posted(sending) => sent.push(sending),
+            Begun::Retry(refused) => assert_eq!(refused.reason, Reason::Full),
         };
         send();
         a.poll().unwrap();
         b.poll().unwrap();
     }
     let refused = || peer.send_long(1, b"", vec![1; 10], HOUR, |_| {}).unwrap();
-    assert_eq!(refused(), SentLong::Retry(Reason::TooManyLong));
+    assert_eq!(refused().reason(), Some(Reason::TooManyLong));
     let (_, before) = a.core.engine.hub.news();
     assert!(sent[7].cancel());
     let (_, after) = a.core.engine.hub.news();
@@ -196,10 +195,8 @@ fn a_forked_child_cancels_nothing() {
     let _queue = b.queue(1).unwrap();
     let token = b.expose(vec![7; 10]).unwrap();
     let (to_b, sent, read) = (a.connect(b.address(), SOON).unwrap(), Seen::new(), Seen::new());
-    let SentLong::Posted(sending) = to_b.send_long(1, b"", vec![1; 10], HOUR, sent.adder()).unwrap() else {
-        panic!("there is room")
-    };
-    let reading = to_b.read(&token.token(), 0, vec![0; 10], HOUR, read.adder()).unwrap();
+    let sending = to_b.send_long(1, b"", vec![1; 10], HOUR, sent.adder()).unwrap().posted().unwrap();
+    let reading = to_b.read(&token.token(), 0, vec![0; 10], HOUR, read.adder()).unwrap().posted().unwrap();
     // SAFETY: the child calls what does nothing there, and leaves with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -222,10 +219,7 @@ fn numbers_that_start_over_name_one_message_each() {
     let offers = b.queue(1).unwrap();
     let peer = a.connect(b.address(), SOON).unwrap();
     let (sent, read) = (Seen::new(), Seen::new());
-    let send = |byte| match peer.send_long(1, b"", vec![byte; 9], HOUR, sent.adder()).unwrap() {
-        SentLong::Posted(sending) => sending,
-        SentLong::Retry(reason) => panic!("{reason:?}"),
-    };
+    let send = |byte| peer.send_long(1, b"", vec![byte; 9], HOUR, sent.adder()).unwrap().posted().unwrap();
     let first = send(1);
     first.skip(u64::from(u32::MAX));
     // The first has the number that would be next.
@@ -239,7 +233,7 @@ fn numbers_that_start_over_name_one_message_each() {
     assert_eq!(kinds(sent.take()), [Err(ErrorKind::Aborted)]);
     let mut messages: Vec<_> = std::iter::from_fn(|| offers.try_recv()).collect();
     for message in [0, 2] {
-        messages[message].long().unwrap().read(vec![0; 9], SOON, read.adder()).unwrap();
+        messages[message].long().unwrap().read(vec![0; 9], SOON, read.adder()).unwrap().posted().unwrap();
     }
     until(&[&a, &b], || read.len() == 2 && sent.len() == 2);
     assert_eq!(kinds(read.take()), [Ok(vec![1; 9]), Ok(vec![3; 9])]);
@@ -252,10 +246,8 @@ fn a_late_answer_does_not_end_a_later_message_of_the_same_number() {
     let offers = b.queue(1).unwrap();
     let peer = a.connect(b.address(), SOON).unwrap();
     let sent = Seen::new();
-    let send = |deadline| match peer.send_long(1, b"", vec![3; 9], deadline, sent.adder()).unwrap() {
-        SentLong::Posted(sending) => sending,
-        SentLong::Retry(reason) => panic!("{reason:?}"),
-    };
+    let send =
+        |deadline| peer.send_long(1, b"", vec![3; 9], deadline, sent.adder()).unwrap().posted().unwrap();
     send(Duration::from_millis(1)).skip(u64::from(u32::MAX));
     until(&[&a, &b], || offers.len() == 1 && sent.len() == 1);
     send(HOUR);
@@ -268,7 +260,7 @@ fn a_late_answer_does_not_end_a_later_message_of_the_same_number() {
     until(&[&a, &b], || told.len() == 1);
     assert_eq!(kinds(sent.take()), [Err(ErrorKind::Timeout)], "the second is open");
     let read = Seen::new();
-    second.long().unwrap().read(vec![0; 9], SOON, read.adder()).unwrap();
+    second.long().unwrap().read(vec![0; 9], SOON, read.adder()).unwrap().posted().unwrap();
     until(&[&a, &b], || read.len() == 1 && sent.len() == 1);
     assert_eq!(
         (kinds(read.take()), kinds(sent.take())),

@@ -241,7 +241,7 @@ fn threads_of_messengers_do_all_of_it() {
     for n in 0..100_u8 {
         peer.send_within(1, &[n], SOON).unwrap();
     }
-    peer.read(&exposed.token(), 0, vec![0; 1 << 20], SOON, reads.adder()).unwrap();
+    peer.read(&exposed.token(), 0, vec![0; 1 << 20], SOON, reads.adder()).unwrap().posted().unwrap();
     wait(&|| seen.len() == 100 && reads.len() == 1);
     assert!(
         seen.take().into_iter().flatten().eq(0..100) && reads.take().remove(0).unwrap() == vec![5; 1 << 20]
@@ -436,7 +436,10 @@ fn a_completion_stays_between_the_messages_around_it() {
     until(&[&a, &b], || !hello.is_empty());
     let to_a = hello.try_recv().unwrap().peer().clone();
     let add = seen.adder();
-    to_b.read(&exposed.token(), 0, vec![0; 8], SOON, move |read| add(read.unwrap()[0])).unwrap();
+    to_b.read(&exposed.token(), 0, vec![0; 8], SOON, move |read| add(read.unwrap()[0]))
+        .unwrap()
+        .posted()
+        .unwrap();
     a.progress().unwrap();
     assert_eq!(to_a.send(1, &[1]).unwrap(), Sent::Done);
     for _ in 0..50 {

@@ -84,7 +84,7 @@ fn a_rank_that_comes_back_is_another_peer() {
     let (reads, exposed) = (Seen::new(), old.expose(vec![1; 100]).unwrap());
     let (address, token) = (old.address().clone(), exposed.token());
     let before = a.connect(&address, SOON).unwrap();
-    before.read(&token, 0, vec![0; 100], SOON, reads.adder()).unwrap();
+    before.read(&token, 0, vec![0; 100], SOON, reads.adder()).unwrap().posted().unwrap();
     // As if it had been killed: nothing is said, and nobody at its old address knows the old generation.
     let new = messenger(1);
     let queue = a.queue(1).unwrap();
@@ -146,7 +146,7 @@ fn closing_ends_all_operations() {
     let peer = a.connect(b.address(), SOON).unwrap();
     let (reads, longs) = (Seen::new(), Seen::new());
     for _ in 0..100 {
-        peer.read(&exposed.token(), 0, vec![0; 100], SOON, reads.adder()).unwrap();
+        peer.read(&exposed.token(), 0, vec![0; 100], SOON, reads.adder()).unwrap().posted().unwrap();
     }
     assert!(peer.send_long(1, b"", vec![0; 10], SOON, longs.adder()).unwrap().is_posted());
     drop(a);
@@ -250,7 +250,10 @@ fn an_owner_that_serves_reads_closes_without_waiting_for_whoever_has_gone() {
         let (ended, stop) = (Seen::new(), AtomicBool::new(false));
         for _ in 0..8 {
             let add = ended.adder();
-            to_b.read(&exposed.token(), 0, vec![0; 3 << 20], SOON, move |read| add(read.is_ok())).unwrap();
+            to_b.read(&exposed.token(), 0, vec![0; 3 << 20], SOON, move |read| add(read.is_ok()))
+                .unwrap()
+                .posted()
+                .unwrap();
         }
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -25,6 +25,8 @@ fn any_part_of_exposed_memory_is_read_in_order() {
         peer.read(&token, offset as u64, vec![0; length], SOON, move |outcome| {
             add((index, outcome.unwrap()))
         })
+        .unwrap()
+        .posted()
         .unwrap();
     }
     until(&[&a, &b], || seen.len() == ranges.len());
@@ -61,10 +63,10 @@ fn what_may_not_be_read_is_an_error_of_the_reader() {
     let revoked = b.expose(pattern(10)).unwrap();
     let old = revoked.token();
     drop(revoked);
-    read(&forged, 0, 10).unwrap();
-    read(&longer, 50, 100).unwrap();
-    read(&old, 0, 10).unwrap();
-    read(&token, 90, 10).unwrap();
+    read(&forged, 0, 10).unwrap().posted().unwrap();
+    read(&longer, 50, 100).unwrap().posted().unwrap();
+    read(&old, 0, 10).unwrap().posted().unwrap();
+    read(&token, 90, 10).unwrap().posted().unwrap();
     until(&[&a, &b], || seen.len() == 4);
     let expected = [
         Err(ErrorKind::Authentication),
@@ -89,6 +91,8 @@ fn reads_end_early_by_their_deadline_or_when_they_are_cancelled() {
         peer.read(&token, 0, vec![0; 2 << 20], deadline, move |outcome| {
             add((name, outcome.map(|bytes| bytes.len())))
         })
+        .unwrap()
+        .posted()
     };
     let first = read("first", HOUR).unwrap();
     let _late = read("late", Duration::from_millis(20)).unwrap();
@@ -119,7 +123,7 @@ fn memory_that_is_revoked_meanwhile_ends_reads_of_it() {
     let token = exposed.token();
     let peer = a.connect(b.address(), SOON).unwrap();
     let seen = Seen::new();
-    peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap();
+    peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap().posted().unwrap();
     for _ in 0..3 {
         a.poll().unwrap();
         b.poll().unwrap();
@@ -129,6 +133,7 @@ fn memory_that_is_revoked_meanwhile_ends_reads_of_it() {
     assert_eq!(seen.take().pop().unwrap().unwrap_err().kind(), ErrorKind::Remote);
 }
 
+/// A read too many gives back what it was given, and is tried again with that.
 #[test]
 fn there_are_only_so_many_reads() {
     let a = Messenger::new(0, config().with_reads(10, 3)).unwrap();
@@ -137,16 +142,89 @@ fn there_are_only_so_many_reads() {
     let token = exposed.token();
     let peer = a.connect(b.address(), SOON).unwrap();
     let seen = Seen::new();
-    let read = || peer.read(&token, 0, vec![0; 100], SOON, seen.adder());
+    let read = |into, completion| peer.read(&token, 0, into, SOON, completion).unwrap();
     for _ in 0..10 {
-        read().unwrap();
+        assert!(read(vec![0; 100], seen.adder()).is_posted());
     }
-    let error = read().unwrap_err();
-    assert!(error.kind() == ErrorKind::Exhausted && error.message().contains("10 reads"), "{error}");
+    let into = vec![0; 100];
+    let place = into.as_ptr();
+    let Begun::Retry(refused) = read(into, seen.adder()) else { panic!("an eleventh read") };
+    assert_eq!((refused.reason, refused.data.as_ptr()), (Reason::TooManyReads, place));
     until(&[&a, &b], || seen.len() == 10);
-    read().unwrap();
+    assert!(read(refused.data, refused.completion).is_posted());
     until(&[&a, &b], || seen.len() == 11);
     assert!(seen.take().into_iter().all(|outcome| outcome.unwrap() == pattern(100)));
+    let refused = Refused { reason: Reason::TooManyReads, data: (), completion: () };
+    let error = Begun::<Read, _, _>::Retry(refused).posted().unwrap_err();
+    assert!(error.kind() == ErrorKind::Exhausted && error.message().contains("with_reads"), "{error}");
+}
+
+/// Another thread makes progress, so that only the news of room ends the sleep of one whose read was refused. A read that ends makes room,
+/// and so does one that is given up.
+#[test]
+fn whoever_was_refused_a_read_is_woken_when_there_is_room() {
+    for gives_up in [false, true] {
+        let a = Messenger::new(0, config().with_reads(2, 2).with_checks_every(HOUR)).unwrap();
+        let b = messenger(1);
+        let exposed = b.expose(pattern(100)).unwrap();
+        let peer = a.connect(b.address(), SOON).unwrap();
+        until(&[&a, &b], || !lock(&b.core.engine.members).is_empty());
+        let read = || peer.read(&exposed.token(), 0, vec![0; 100], SOON, |_| {}).unwrap();
+        let news = || a.core.engine.hub.news().1;
+        // Nobody answers the first ones meanwhile.
+        let first = [(); 2].map(|()| read().posted().unwrap());
+        let before = news();
+        assert_eq!((read().reason(), news()), (Some(Reason::TooManyReads), before));
+        if gives_up {
+            assert!(first[1].cancel());
+        }
+        until(&[&a, &b], || news() > before);
+        assert!(read().is_posted());
+        let before = news();
+        until(&[&a, &b], || lock(&peer.member.sender("test").unwrap().reads).is_empty());
+        assert_eq!(news(), before, "nobody was refused since");
+    }
+}
+
+/// Long data is given back, too, with its completion.
+#[test]
+fn long_data_that_was_refused_is_sent_with_what_came_back() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let (ended, mut begun) = (Seen::new(), Vec::new());
+    let refused = loop {
+        match peer.send_long(1, b"", vec![begun.len() as u8; 9], SOON, ended.adder()).unwrap() {
+            Begun::Posted(sending) => begun.push(sending),
+            Begun::Retry(refused) => break refused,
+        }
+    };
+    let count = begun.len();
+    until(&[&a, &b], || !offers.is_empty());
+    (0..offers.len()).for_each(|_| drop(offers.try_recv()));
+    until(&[&a, &b], || ended.len() > 0);
+    let Refused { mut data, mut completion, .. } = refused;
+    loop {
+        match peer.send_long(1, b"again", data, SOON, completion).unwrap() {
+            Begun::Posted(_) => break,
+            Begun::Retry(refused) => Refused { data, completion, .. } = refused,
+        }
+        a.poll().unwrap();
+        b.poll().unwrap();
+        drop(offers.try_recv());
+    }
+    let read = Seen::new();
+    until(&[&a, &b], || {
+        while let Some(mut message) = offers.try_recv() {
+            if message.bytes() == b"again" {
+                let long = message.long().unwrap();
+                long.read(vec![0; 9], SOON, read.adder()).unwrap().posted().unwrap();
+            }
+        }
+        ended.len() == count + 1
+    });
+    assert_eq!(kinds(read.take()), [Ok(vec![count as u8; 9])]);
+    assert_eq!(ended.take().into_iter().filter(|end| matches!(end, Ok(Delivery::Delivered))).count(), 1);
 }
 
 #[test]
@@ -168,7 +246,7 @@ fn messages_pass_between_the_pieces_of_a_large_read() {
     let back = arrived.take().remove(0);
     let add = order.adder();
     let read = move |outcome: Result<Vec<u8>>| add(outcome.unwrap() == bytes);
-    peer.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, read).unwrap();
+    peer.read(&exposed.token(), 0, vec![0; 64 << 20], SOON, read).unwrap().posted().unwrap();
     for _ in 0..3 {
         a.poll().unwrap();
         b.poll().unwrap();
@@ -194,7 +272,7 @@ fn late_reads_end_while_another_thread_sleeps() {
             assert!(outcome.is_err());
             told.fetch_add(1, Ordering::SeqCst);
         };
-        peer.read(&exposed.token(), 0, vec![0; 100], patience, count).unwrap();
+        peer.read(&exposed.token(), 0, vec![0; 100], patience, count).unwrap().posted().unwrap();
     }
     let until = Instant::now() + SOON;
     // Not joined: a thread that waits for itself would never come back.

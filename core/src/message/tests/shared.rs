@@ -45,7 +45,7 @@ fn serve(messenger: &Messenger, dispatch: bool, stop: &AtomicBool) {
 /// Reads all of it once, so that it is mapped if it can be.
 fn warm(a: &Messenger, b: &Messenger, peer: &Peer, token: &Token) {
     let seen = Seen::new();
-    peer.read(token, 0, vec![0; token.len() as usize], SOON, seen.adder()).unwrap();
+    peer.read(token, 0, vec![0; token.len() as usize], SOON, seen.adder()).unwrap().posted().unwrap();
     until(&[a, b], || seen.len() == 1);
     seen.take().pop().unwrap().unwrap();
     assert_eq!(mappings(peer), usize::from(over_rings()));
@@ -65,7 +65,7 @@ fn any_part_is_read_in_order_and_without_the_owner_over_rings() {
     for (index, (offset, length)) in ranges.iter().copied().enumerate() {
         let add = seen.adder();
         let done = move |outcome: Result<Vec<u8>>| add((index, outcome.unwrap()));
-        peer.read(&token, offset as u64, vec![0; length], SOON, done).unwrap();
+        peer.read(&token, offset as u64, vec![0; length], SOON, done).unwrap().posted().unwrap();
     }
     let polled: &[&Messenger] = if over_rings() { &[&a] } else { &[&a, &b] };
     until(polled, || seen.len() == ranges.len());
@@ -100,7 +100,7 @@ fn reads_of_all_kinds_of_memory_end_in_the_order_of_the_calls() {
                 [0, 100, 20_000, if kind == 1 { 60_000 } else { 600_000 }][(state >> 50) as usize % 4];
             let add = seen.adder();
             let done = move |outcome: Result<Vec<u8>>| add((index, length, outcome.unwrap()));
-            peer.read(&exposed[kind].token(), 7, vec![0; length], SOON, done).unwrap();
+            peer.read(&exposed[kind].token(), 7, vec![0; length], SOON, done).unwrap().posted().unwrap();
         }
         until(&[&a], || {
             std::thread::yield_now();
@@ -141,7 +141,7 @@ fn a_token_that_was_not_given_away_reads_nothing_that_is_mapped() {
     }
     // A token that says more than there is reads nothing past the end.
     let longer = Token { length: 1 << 20, ..token };
-    peer.read(&longer, 50, vec![0; 100], SOON, seen_kind(&seen)).unwrap();
+    peer.read(&longer, 50, vec![0; 100], SOON, seen_kind(&seen)).unwrap().posted().unwrap();
     until(&[&a, &b], || seen.len() == 1);
     assert_eq!(seen.take().pop().unwrap().1.unwrap_err().kind(), ErrorKind::InvalidUsage);
     assert!(peer.lost().is_none());
@@ -162,17 +162,17 @@ fn revoked_memory_is_not_read_and_soon_not_mapped() {
     warm(&a, &b, &peer, &token);
     let seen = Seen::new();
     // Some of it is copied, then it is revoked.
-    peer.read(&token, 0, vec![0; 24 << 20], SOON, seen.adder()).unwrap();
+    peer.read(&token, 0, vec![0; 24 << 20], SOON, seen.adder()).unwrap().posted().unwrap();
     a.poll().unwrap();
     b.poll().unwrap();
     assert_eq!(seen.len(), 0, "a large read takes several rounds");
     first.revoke();
-    peer.read(&token, 0, vec![0; 10], SOON, seen.adder()).unwrap();
+    peer.read(&token, 0, vec![0; 10], SOON, seen.adder()).unwrap().posted().unwrap();
     until(&[&a, &b], || seen.len() == 2);
     assert_eq!(kinds(seen.take()), [Err(ErrorKind::Remote), Err(ErrorKind::Remote)]);
     until(&[&a, &b], || mappings(&peer) == 0);
     // The same memory under another token.
-    peer.read(&second.token(), 5, vec![0; 10], SOON, seen.adder()).unwrap();
+    peer.read(&second.token(), 5, vec![0; 10], SOON, seen.adder()).unwrap().posted().unwrap();
     until(&[&a, &b], || seen.len() == 1);
     assert_eq!(kinds(seen.take()), [Ok(bytes[5..15].to_vec())]);
 }
@@ -186,7 +186,7 @@ fn mapped_reads_end_early_by_their_deadline_or_when_they_are_cancelled() {
     let read = |name, length, deadline| {
         let add = seen.adder();
         let done = move |outcome: Result<Vec<u8>>| add((name, outcome.map(|bytes| bytes.len())));
-        peer.read(&token, 0, vec![0; length], deadline, done).unwrap()
+        peer.read(&token, 0, vec![0; length], deadline, done).unwrap().posted().unwrap()
     };
     read("warm", 10, SOON);
     until(&[&a, &b], || seen.len() == 1);
@@ -229,7 +229,7 @@ fn whoever_sleeps_copies_first() {
     b.start_thread().unwrap();
     for _ in 0..3 {
         let seen = Seen::new();
-        peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap();
+        peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap().posted().unwrap();
         let start = Instant::now();
         while seen.len() == 0 {
             assert!(start.elapsed() < SOON, "not in time");
@@ -245,9 +245,9 @@ fn messages_pass_while_memory_is_copied() {
     let exposed = b.expose(SharedMemory::allocate(64 << 20).unwrap()).unwrap();
     let (token, queue, seen) = (exposed.token(), a.queue(1).unwrap(), Seen::new());
     let (peer, back) = (a.connect(b.address(), SOON).unwrap(), b.connect(a.address(), SOON).unwrap());
-    peer.read(&token, 0, vec![0; 10], SOON, seen.adder()).unwrap();
+    peer.read(&token, 0, vec![0; 10], SOON, seen.adder()).unwrap().posted().unwrap();
     until(&[&a, &b], || seen.len() == 1);
-    peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap();
+    peer.read(&token, 0, vec![0; 64 << 20], SOON, seen.adder()).unwrap().posted().unwrap();
     assert_eq!(back.send(1, b"short").unwrap(), Sent::Done);
     until(&[&a, &b], || !queue.is_empty());
     assert_eq!(seen.len(), 1, "the message did not wait for the whole read");
@@ -282,7 +282,7 @@ fn data_of_a_revoked_token_is_never_taken_for_good() {
                             Err(error) => refused(error.kind()),
                         }
                     };
-                    peer.read(&token, 0, vec![0; LENGTH], SOON, done).unwrap();
+                    peer.read(&token, 0, vec![0; LENGTH], SOON, done).unwrap().posted().unwrap();
                     let start = Instant::now();
                     while ended.len() == 0 {
                         assert!(start.elapsed() < SOON, "a read does not end");
@@ -347,7 +347,7 @@ fn thousands_of_exposures_take_bounded_descriptors_and_mappings() {
     let seen = Seen::new();
     for chunk in all.chunks(500) {
         for (exposed, _) in chunk {
-            peer.read(&exposed.token(), 0, vec![0; 4], SOON, seen.adder()).unwrap();
+            peer.read(&exposed.token(), 0, vec![0; 4], SOON, seen.adder()).unwrap().posted().unwrap();
         }
         until(&[&a, &b], || lock(&peer.member.sender("test").unwrap().reads).is_empty());
         assert!(mappings(&peer) <= 64);
@@ -369,7 +369,7 @@ fn long_data_may_be_shared_memory() {
     assert!(peer.send_long(1, b"", shared(&bytes), SOON, sent.adder()).unwrap().is_posted());
     until(&[&a, &b], || offers.len() == 1);
     let long = offers.try_recv().unwrap().long().unwrap();
-    long.read(vec![0; long.len()], SOON, read.adder()).unwrap();
+    long.read(vec![0; long.len()], SOON, read.adder()).unwrap().posted().unwrap();
     let error = long.read(vec![0; long.len()], SOON, |_| panic!("it was read twice")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidUsage);
     until(&[&a, &b], || sent.len() == 1 && read.len() == 1);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use aqueduct::message::{Message, Messenger, Peer, PeerEvent, Token};
+use aqueduct::message::{Begun, Message, Messenger, Peer, PeerEvent, Token};
 use aqueduct::{Error, ErrorKind, Result};
 
 use super::{Board, PATIENCE, Random, Step};
@@ -203,7 +203,9 @@ impl Shared {
                     Err(error) if error.kind() == ErrorKind::Remote && is_taken_back(seed) => {}
                     Err(error) => shared.lost(&peer, &error),
                 };
-                if let Err(error) = long.read(vec![0; length as usize], DEADLINE, done) {
+                if let Err(error) =
+                    long.read(vec![0; length as usize], DEADLINE, done).and_then(Begun::posted)
+                {
                     self.lost(message.peer(), &error);
                 }
             }

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct::bootstrap::Selection;
 use aqueduct::message::{
-    Delivery, Exposed, Memory, Messenger, MessengerConfig, Peer, Secret, Sending, Sent, SentLong,
-    SharedMemory,
+    Begun, Delivery, Exposed, Memory, Messenger, MessengerConfig, Peer, Secret, Sending, Sent, SharedMemory,
 };
 use aqueduct::{ErrorKind, Result};
 
@@ -260,7 +259,7 @@ impl Node {
         self.begin(peer, || {
             let sent = peer.send_long(LONG, &head, data, DEADLINE, done)?;
             let posted = sent.is_posted();
-            if let SentLong::Posted(posted) = sent
+            if let Begun::Posted(posted) = sent
                 && is_taken_back(seed)
             {
                 sending = Some(posted);
@@ -308,10 +307,13 @@ impl Node {
         };
         self.begin(peer, || {
             let read = peer.read(&token, offset as u64, vec![0; length], deadline, done)?;
-            if cancelled {
+            let posted = read.is_posted();
+            if let Begun::Posted(read) = read
+                && cancelled
+            {
                 read.cancel();
             }
-            Ok(true)
+            Ok(posted)
         });
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::bootstrap::Selection;
-use aqueduct::message::{Messenger, MessengerConfig, Peer, Queue, Secret, Sent, Token};
+use aqueduct::message::{Begun, Messenger, MessengerConfig, Peer, Queue, Secret, Sent, Token};
 use clap::ValueEnum as _;
 
 use super::bare::{Bare, Work};
@@ -199,8 +199,14 @@ impl Pair {
                 && let Some(into) = spare.pop()
             {
                 let tell = tell.clone();
-                self.peer.read(token, 0, into, self.deadline, move |read| drop(tell.send(read)))?;
-                begun += 1;
+                match self.peer.read(token, 0, into, self.deadline, move |read| drop(tell.send(read)))? {
+                    Begun::Posted(_) => begun += 1,
+                    // More than may be under way: tried again when one has ended.
+                    Begun::Retry(refused) => {
+                        spare.push(refused.data);
+                        break;
+                    }
+                }
             }
             self.messenger.poll()?;
             while let Ok(read) = told.try_recv() {

@@ -45,7 +45,7 @@ impl Both {
     ) -> crate::message::Read {
         let log = self.log.clone();
         let done = move |outcome| lock(&log).push((number, outcome));
-        self.peer.read(token, offset as u64, vec![0; length], 10 * SOON, done).unwrap()
+        self.peer.read(token, offset as u64, vec![0; length], 10 * SOON, done).unwrap().posted().unwrap()
     }
 
     /// Polls until so many reads have ended; the owner, too, if it is `with_owner`.

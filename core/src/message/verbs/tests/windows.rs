@@ -257,7 +257,7 @@ fn registrations_of_long_messages(sender: MessengerConfig, count: usize) -> u64 
         let check = move |read: Result<Vec<u8>>| {
             seen.fetch_add(usize::from(read.unwrap().iter().all(|b| *b == byte)), Ordering::Relaxed);
         };
-        long.read(vec![!byte; long.len()], 10 * SOON, check).unwrap();
+        long.read(vec![!byte; long.len()], 10 * SOON, check).unwrap().posted().unwrap();
     };
     both.owner.on(9, read).unwrap();
     let before = both.reader.registrations();
