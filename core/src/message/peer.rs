@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::copying::IN_CALL;
 use super::device::Target;
 use super::head::{Head, Operation};
-use super::inbox::Item;
 use super::line::Line;
 use super::member::Member;
 use super::memory::Memory;
 use super::offers::Delivery;
+use super::read::Read;
 use super::reading::Completion;
 use super::sending::Sending;
 use super::sent::{Begun, Reason, Refused, Sent};
@@ -221,7 +221,7 @@ impl Peer {
             member.mark_timed();
             member.mark_dirty();
         }
-        Ok(Begun::Posted(Read { peer: self.clone(), line: line.clone(), id }))
+        Ok(Begun::Posted(Read::new(member, line, id)))
     }
 
     /// As [`read`](Self::read), into all of the memory of a device; into a part of a buffer with
@@ -274,7 +274,7 @@ impl Peer {
         member.transfer(line);
         member.mark_timed();
         member.mark_dirty();
-        Ok(Begun::Posted(Read { peer: self.clone(), line: line.clone(), id }))
+        Ok(Begun::Posted(Read::new(member, line, id)))
     }
 
     /// A read was refused: its thread may sleep next, until there is room or the peer ends. Whoever ends the peer sees the note, or its end
@@ -334,50 +334,6 @@ impl Peer {
         let text =
             format!("a message of {length} bytes is longer than the eager limit of {limit}; use `send_long`");
         Error::usage("send", text)
-    }
-}
-
-/// A read under way. Dropping it changes nothing.
-#[derive(Debug)]
-pub struct Read {
-    peer: Peer,
-    line: Arc<Line>,
-    id: u32,
-}
-
-impl Read {
-    /// Gives the read up: its completion gets an `Aborted` error soon, and its vector is dropped. False if it has ended already, and
-    /// in a forked child.
-    pub fn cancel(&self) -> bool {
-        if self.peer.member.hub.forked() {
-            return false;
-        }
-        let error =
-            Error::new(ErrorKind::Aborted, "read", "the read was cancelled").with_peer(self.peer.rank());
-        let member = &self.peer.member;
-        let mut reads = lock(&self.line.reads);
-        if reads.cancel_transfer(self.id, error.clone()) {
-            self.line.note_transfers(&reads);
-            member.note_room_for_reads(&mut reads);
-            drop(reads);
-            member.mark_dirty();
-            return true;
-        }
-        let Some((finished, asked)) = reads.cancel(self.id, error) else { return false };
-        // Under the lock: whoever closes the messenger meanwhile ends the reads and then runs what was delivered.
-        member.deliver(Item::Read(finished));
-        member.note_room_for_reads(&mut reads);
-        // It may have been the turn of a read into a device that comes after it.
-        self.line.note_transfers(&reads);
-        drop(reads);
-        if asked {
-            // If the link is gone, nothing comes either.
-            let _ = member.tell(&self.line, Operation::Cancel, 0, self.id, &[]);
-        } else {
-            // The one behind it may have its turn.
-            member.mark_dirty();
-        }
-        true
     }
 }
 

@@ -15,7 +15,8 @@ use super::mappings::{Copying, Mapping, Mappings};
 use super::one_sided::OneSided;
 use super::reading::{Completion, Finished, Queue, Reading, Way, broken, oldest};
 use super::tokens::Token;
-use super::transfers::{Failed, Transfers, is_before};
+use super::transfers::Transfers;
+use super::untold::Ended;
 use super::wire::Landing;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -412,31 +413,6 @@ impl Reads {
         if self.queue.is_empty() && self.queue.capacity() > 64 {
             self.queue = Queue::new();
         }
-    }
-}
-
-/// The reads of a link that has ended, of which nobody has been told.
-pub(super) struct Ended {
-    queue: Queue,
-    transfers: Failed,
-    why: Error,
-}
-
-impl Ended {
-    /// All of them, in order; devices that copy have until `settled`. Call it without the lock of the reads: it waits for those.
-    pub(super) fn settle(self, settled: Deadline) -> Vec<Finished> {
-        let Self { queue, transfers, why } = self;
-        let reads = queue.into_iter().filter(|reading| reading.transfer.is_none());
-        let mut all: Vec<Finished> =
-            reads.filter_map(|reading| reading.end(Err(why.clone().of("read")))).collect();
-        all.extend(transfers.end(&why, settled));
-        // All began within half of the numbers.
-        if let Some(first) =
-            all.iter().map(|finished| finished.id).reduce(|a, b| if is_before(b, a) { b } else { a })
-        {
-            all.sort_by_key(|finished| finished.id.wrapping_sub(first));
-        }
-        all
     }
 }
 
