@@ -27,8 +27,8 @@ mod pollable;
 mod raw;
 mod reactor;
 mod reader;
-#[cfg(feature = "fuzzing")]
-mod recorded;
+#[cfg(any(all(test, not(loom)), feature = "fuzzing"))]
+pub(crate) mod recorded;
 mod registration;
 mod resolve;
 mod secret;

@@ -17,6 +17,9 @@ pub(super) const MAX_BODY: usize = 512 << 10;
 const SCRATCH: usize = 128 << 10;
 /// Shorter data frames are received with others and copied: splitting a system call costs more.
 const IN_PLACE: usize = 4 << 10;
+/// How much is received with the rest of a body that goes to its place: the next head, and short messages. What is there of the next body is
+/// copied, so more would have half of a large read copied.
+const BEHIND: usize = IN_PLACE;
 /// The longest body of a frame that is received whole: it has to fit the scratch.
 const MAX_WHOLE: usize = MAX_EAGER + Token::BYTES;
 /// System calls of one pull, so that one peer does not hold up the others.
@@ -91,7 +94,7 @@ impl Inbound {
         Ok(given)
     }
 
-    /// Receives once: the rest of a data frame to its place, what follows to `room`. Says whether something landed, how many
+    /// Receives once: the rest of a data frame to its place, what follows, or some of it, to `room`. Says whether something landed, how many
     /// bytes came to `room`, and whether the socket is empty now; `None` if nothing came.
     fn receive(
         &mut self,
@@ -109,8 +112,9 @@ impl Inbound {
         let (wanted, got) = match sink.landing(head, done)? {
             Landing::Memory(place) => {
                 let place = libc::iovec { iov_base: place.cast(), iov_len: left };
+                let behind = libc::iovec { iov_len: room.len().min(BEHIND), ..behind };
                 // SAFETY: the sink vouches for its place until the next call to it; `room` is borrowed across the call.
-                (left + room.len(), received(unsafe { raw.read_parts(&mut [place, behind]) })?)
+                (left + behind.iov_len, received(unsafe { raw.read_parts(&mut [place, behind]) })?)
             }
             Landing::Nowhere => {
                 let some = left.min(room.len());
@@ -177,5 +181,55 @@ fn received(read: io::Result<usize>) -> Result<Option<usize>> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM)) => Ok(None),
         Err(error) => Err(Error::new(ErrorKind::PeerLost, "recv", "its connection broke").with_source(error)),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::net::recorded::Recorded;
+
+    /// Where data lands, and how much of it at a time.
+    #[derive(Default)]
+    struct Place {
+        bytes: Vec<u8>,
+        landed: Vec<usize>,
+    }
+
+    impl Sink for Place {
+        fn frame(&mut self, _: Head, _: &[u8]) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn begin(&mut self, head: Head) -> Result<()> {
+            self.bytes.resize(head.length as usize, 0);
+            Ok(())
+        }
+
+        fn landing(&mut self, _: Head, done: usize) -> Result<Landing> {
+            Ok(Landing::Memory(self.bytes[done..].as_mut_ptr()))
+        }
+
+        fn landed(&mut self, _: Head, bytes: usize) -> Result<()> {
+            self.landed.push(bytes);
+            Ok(())
+        }
+    }
+
+    /// All frames are there. Only the first one begins in the scratch.
+    #[test]
+    fn long_data_is_received_in_place() {
+        let body = vec![7; MAX_BODY];
+        let frame = [&Head::new(Operation::Data, 0, 0, MAX_BODY).encode()[..], &body].concat();
+        let raw = Recorded::new(&frame.repeat(3), usize::MAX);
+        let (mut inbound, mut scratch, mut place) =
+            (Inbound::default(), Scratch::default(), Place::default());
+        while !raw.is_empty() {
+            inbound.pull(&raw, &mut scratch, &mut place).unwrap();
+        }
+        assert_eq!(place.landed.iter().sum::<usize>(), 3 * MAX_BODY);
+        let copied: usize = place.landed.iter().step_by(2).skip(1).sum();
+        assert!(copied <= 8 << 10, "{copied} bytes of the later frames are copied: {:?}", place.landed);
+        assert!(place.bytes == body);
     }
 }

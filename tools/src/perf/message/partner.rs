@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 use aqueduct::Deadline;
-use aqueduct::message::{Address, Messenger, Secret, SharedMemory};
+use aqueduct::message::{Address, Memory, Messenger, Secret, SharedMemory};
 
 use super::bare::{Bare, Work};
 use super::limits::Flags;
@@ -51,9 +51,7 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
         if let Some(message) = expose.try_recv() {
             let size =
                 message.bytes().try_into().map(u64::from_le_bytes).context("a size has eight bytes")?;
-            let memory = SharedMemory::allocate(usize::try_from(size)?)?;
-            memory.fill(7);
-            let memory = messenger.expose(memory)?;
+            let memory = messenger.expose(memory(usize::try_from(size)?, way)?)?;
             peer.send_within(EXPOSED, &memory.token().to_bytes(), deadline)?;
             exposed = Some(memory);
         }
@@ -68,4 +66,14 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `size` bytes to read. Memory that can be mapped is for those who map it: others could change it, so sending it costs a copy more.
+fn memory(size: usize, way: Way) -> Result<Memory> {
+    if way != Way::SharedMemory {
+        return Ok(vec![7; size].into());
+    }
+    let memory = SharedMemory::allocate(size)?;
+    memory.fill(7);
+    Ok(memory.into())
 }
