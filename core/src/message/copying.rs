@@ -56,14 +56,6 @@ impl Member {
         }
     }
 
-    /// Wakes whoever was refused a read of a line, whose reads the caller has locked, if there is room for one now.
-    #[inline]
-    pub(super) fn note_room_for_reads(&self, reads: &mut Reads) {
-        if reads.found_room() {
-            self.hub.note_room();
-        }
-    }
-
     /// Moves reads into the memory of devices on. Returns how much has happened.
     pub(super) fn transfer(self: &Arc<Self>, line: &Line) -> usize {
         if !line.has_transfers() {

@@ -7,6 +7,7 @@ use super::head::{Head, Operation};
 use super::hub::Hub;
 use super::inbox::{Inbox, Item};
 use super::line::Line;
+use super::reads::Reads;
 use super::room::Room;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -220,6 +221,14 @@ impl Member {
     /// See [`Room::found`].
     pub(super) fn found_room(&self) {
         self.room.found(|| self.hub.note_room());
+    }
+
+    /// Wakes whoever was refused a read of a line, whose reads the caller has locked, if there is room for one now.
+    #[inline]
+    pub(super) fn note_room_for_reads(&self, reads: &mut Reads) {
+        if reads.found_room() {
+            self.hub.note_room();
+        }
     }
 
     /// The peer gives credit back.

@@ -2,6 +2,7 @@
 
 mod address;
 mod alarm;
+mod announcing;
 mod batch;
 mod burials;
 mod burying;
