@@ -9,21 +9,18 @@ use aqueduct_ptx::plan::Element;
 use super::agreement::all_done;
 use super::buffers::{PendingBuffers, PlanBuffers, Shown, Window};
 use super::call::Call;
-use super::config::ExecutorConfig;
 use super::cost::Span;
 use super::ir::{Plan, Reduction};
 use super::kernel::Variant;
 use super::ports::Memories;
-use super::prepare::{decline, prepare_all};
 use super::prepared::Prepared;
-use super::staging::Staging;
-use crate::comm::Communicator;
+use super::staged::Staging;
 use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream};
 use crate::setup::key::SETUP;
 
-const EXECUTE: &str = "Executor::execute";
+pub(super) const EXECUTE: &str = "Executor::execute";
 
 /// A plan over the ranks of a communicator: prepared once, then executed on streams.
 ///
@@ -35,57 +32,10 @@ const EXECUTE: &str = "Executor::execute";
 pub struct Executor {
     pub(super) inner: Arc<Prepared>,
     /// For calls on buffers that were not shown.
-    staging: Option<Arc<Staging>>,
+    pub(super) staging: Option<Arc<Staging>>,
 }
 
 impl Executor {
-    /// Checks and compiles `plan` for this rank, allocates its scratch and shows it to the peers. Collective: every rank calls it
-    /// with the same plan and `config`, in the same order as other collective calls.
-    ///
-    /// # Errors
-    /// `Plan` for a plan that is wrong, or that kernels cannot run; `InvalidUsage` for one of another number of ranks, one that
-    /// reduces without variants, or if ranks give different plans or settings; `Unsupported` where a peer's memory cannot be
-    /// reached; `Remote` if another rank fails, with its reason; `Timeout`; a driver error. Every rank gets an error if one does.
-    pub fn prepare(
-        comm: &Communicator,
-        plan: &Plan,
-        config: ExecutorConfig,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Self> {
-        let mut one = Self::prepare_all(comm, &[(plan, config)], deadline.into())?;
-        // One plan, one executor.
-        one.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "Executor::prepare", "no executor was made"))
-    }
-
-    /// Takes part in a [`prepare`](Self::prepare) of all ranks without a plan, because of `error`: every other rank then gets an error that
-    /// tells it. Returns `error`.
-    pub(crate) fn decline(comm: &Communicator, error: Error, deadline: Deadline) -> Error {
-        match comm.collective_call("Executor::prepare", deadline) {
-            Ok(_turn) => decline(comm, error, deadline),
-            Err(_) => error,
-        }
-    }
-
-    /// [`prepare`](Self::prepare) for several plans in one transaction: the ranks meet as often as for one.
-    ///
-    /// # Errors
-    /// As for [`prepare`](Self::prepare); then none is prepared.
-    pub(crate) fn prepare_all(
-        comm: &Communicator,
-        wanted: &[(&Plan, ExecutorConfig)],
-        deadline: Deadline,
-    ) -> Result<Vec<Self>> {
-        let _turn = comm.collective_call("Executor::prepare", deadline)?;
-        let prepared = prepare_all(comm, wanted, deadline)?;
-        let finish = |(inner, (_, config)): (Prepared, &(&Plan, ExecutorConfig))| {
-            let executor = Self { inner: Arc::new(inner), staging: None };
-            let bytes = config.staging_bytes.filter(|&bytes| bytes > 0 && executor.reaches_buffers());
-            let staging = bytes.map(|bytes| Staging::prepare(&executor, bytes, deadline).map(Arc::new));
-            Ok(Self { staging: staging.transpose()?, ..executor })
-        };
-        prepared.into_iter().zip(wanted).map(finish).collect()
-    }
-
     #[cfg(test)]
     pub(super) fn prepared(&self) -> &Prepared {
         &self.inner
@@ -98,7 +48,8 @@ impl Executor {
 
     /// The operations of this rank's last call and when it did them: nanoseconds of the device's `%globaltimer`, which begins
     /// anywhere, and is the same for devices of one host as far as the driver keeps it so. Call it once the stream has been
-    /// waited for. Empty unless prepared with [`ExecutorConfig::with_trace`], and where a call was given up.
+    /// waited for. Empty unless prepared with [`ExecutorConfig::with_trace`](super::ExecutorConfig::with_trace), and where a call was
+    /// given up.
     ///
     /// A time is that of a block's first thread: another one may still be loading when it comes to the next operation. What does
     /// not fit into the 4,096 records of a block is left out.
@@ -115,7 +66,8 @@ impl Executor {
         self.inner.scratch.1
     }
 
-    /// Whether switches are on multicast: asked for by all ranks with [`ExecutorConfig::with_multicast`], and possible for all. Calls
+    /// Whether switches are on multicast: asked for by all ranks with
+    /// [`ExecutorConfig::with_multicast`](super::ExecutorConfig::with_multicast), and possible for all. Calls
     /// on shown buffers reach members one by one all the same where a buffer cannot be bound, or where the message is no multiple
     /// of 16 bytes.
     pub fn uses_multicast(&self) -> bool {
@@ -123,7 +75,7 @@ impl Executor {
     }
 
     /// Whether peers or proxies reach this plan's input or output, so that calls need [`prepare_buffers`](Self::prepare_buffers), or memory
-    /// of the library's own that [`ExecutorConfig::with_staging_bytes`] asks for.
+    /// of the library's own that [`ExecutorConfig::with_staging_bytes`](super::ExecutorConfig::with_staging_bytes) asks for.
     pub fn reaches_buffers(&self) -> bool {
         self.inner.reaches_buffers
     }
@@ -175,38 +127,6 @@ impl Executor {
         Ok(PlanBuffers { inner: Arc::new(shown) })
     }
 
-    /// Enqueues one call: `count` elements of `input` on each rank (of `output`, if no rank has an input), `reduction` in place
-    /// of the plan's own if there is one. The stream keeps buffers and scratch alive.
-    ///
-    /// Where peers reach the buffers of the plan, the call goes through memory of the library's own, if
-    /// [`ExecutorConfig::with_staging_bytes`] has asked for it, with copies before and behind. Then all ranks call this, or all call
-    /// [`execute_on`](Self::execute_on).
-    ///
-    /// # Errors
-    /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the
-    /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers, without such memory or with too little; `PeerLost` once a rank is lost or
-    /// has left; `Aborted` once the communicator is aborted; a driver error: then the call may have begun in part, and peers wait for the
-    /// rest of it until the communicator is aborted.
-    pub fn execute(
-        &self,
-        stream: &Stream,
-        input: &DeviceSlice,
-        output: &DeviceSlice,
-        count: usize,
-        element: Element,
-        reduction: impl Into<Option<Reduction>>,
-    ) -> Result<()> {
-        if !self.reaches_buffers() {
-            return self.launch(stream, [input, output], None, count, (element, reduction.into()));
-        }
-        let Some(staging) = &self.staging else {
-            let message = "peers reach the buffers of this plan; show them with prepare_buffers() and call execute_on(), or ask for memory \
-                 through which others go with ExecutorConfig::with_staging_bytes";
-            return Err(Error::usage(EXECUTE, message));
-        };
-        staging.launch_whole(self, stream, [input, output], (count, element), reduction.into())
-    }
-
     /// As [`execute`](Self::execute), on buffers that were shown to the peers, from their beginning. Every rank passes those
     /// of one call of [`prepare_buffers`](Self::prepare_buffers).
     ///
@@ -243,7 +163,7 @@ impl Executor {
     /// Allocates nothing once the stream keeps what a call needs. Calls of a plan with copy engines' blocks take turns while they enqueue;
     /// otherwise a call takes no lock that other streams hold. `shown`: the shown buffers if there are any, and the part of them that the
     /// call is for unless input and output are these buffers.
-    fn launch(
+    pub(super) fn launch(
         &self,
         stream: &Stream,
         [input, output]: [&DeviceSlice; 2],

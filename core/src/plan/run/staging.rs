@@ -1,29 +1,16 @@
-//! Memory of the library's own, which the peers reach, for calls on buffers that they do not.
+//! Calls on buffers that the peers do not reach, through memory of the library's own that they do.
 
 use std::sync::Arc;
 
-use super::buffers::PlanBuffers;
 use super::collective::Kind;
-use super::executor::Executor;
+use super::executor::{EXECUTE, Executor};
 use super::ir::Reduction;
 use super::rows::Rows;
-use crate::comm::ScratchShare;
+use super::staged::Staging;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
 use crate::plan::Element;
-
-/// An input and an output, shown to the peers. One buffer is both for a plan in place.
-#[derive(Debug)]
-pub(crate) struct Staging {
-    buffers: [Arc<GpuBuffer>; 2],
-    shown: PlanBuffers,
-    /// Whether this rank's input is read, and whether its output gets a result.
-    takes_part: [bool; 2],
-    /// A call writes all of an output that gets a result.
-    fills: bool,
-    _share: ScratchShare,
-}
 
 /// How a message divides, by which it is cut into slices: the same piece of each part is one.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +57,6 @@ impl Staging {
         Ok(Self { buffers, shown, takes_part, fills, _share })
     }
 
-    /// Bytes of each buffer.
-    pub(crate) fn bytes(&self) -> usize {
-        self.buffers[0].len()
-    }
-
     /// Enqueues a call of a message that fits as a whole.
     ///
     /// # Errors
@@ -98,7 +80,7 @@ impl Staging {
                  ExecutorConfig::with_staging_bytes({longest}) or more, or show the buffers with prepare_buffers() and call execute_on()",
                 self.bytes()
             );
-            return Err(Error::usage("Executor::execute", message));
+            return Err(Error::usage(EXECUTE, message));
         }
         let whole = prepared.placed(&self.shown.inner, count, element)?;
         let staged = |side: usize| whole[side].slice(..lengths[side]);
@@ -159,6 +141,42 @@ impl Staging {
             }
         }
         Ok(())
+    }
+}
+
+impl Executor {
+    /// Enqueues one call: `count` elements of `input` on each rank (of `output`, if no rank has an input), `reduction` in place
+    /// of the plan's own if there is one. The stream keeps buffers and scratch alive.
+    ///
+    /// Where peers reach the buffers of the plan, the call goes through memory of the library's own, if
+    /// [`ExecutorConfig::with_staging_bytes`](super::ExecutorConfig::with_staging_bytes) has asked for it, with copies before and
+    /// behind. Then all ranks call this, or all call
+    /// [`execute_on`](Self::execute_on).
+    ///
+    /// # Errors
+    /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the
+    /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers, without such memory or with too
+    /// little; `PeerLost` once a rank is lost or
+    /// has left; `Aborted` once the communicator is aborted; a driver error: then the call may have begun in part, and peers wait for the
+    /// rest of it until the communicator is aborted.
+    pub fn execute(
+        &self,
+        stream: &Stream,
+        input: &DeviceSlice,
+        output: &DeviceSlice,
+        count: usize,
+        element: Element,
+        reduction: impl Into<Option<Reduction>>,
+    ) -> Result<()> {
+        if !self.reaches_buffers() {
+            return self.launch(stream, [input, output], None, count, (element, reduction.into()));
+        }
+        let Some(staging) = &self.staging else {
+            let message = "peers reach the buffers of this plan; show them with prepare_buffers() and call execute_on(), or ask for memory \
+                 through which others go with ExecutorConfig::with_staging_bytes";
+            return Err(Error::usage(EXECUTE, message));
+        };
+        staging.launch_whole(self, stream, [input, output], (count, element), reduction.into())
     }
 }
 
