@@ -148,10 +148,10 @@ impl VariableCollective {
     ) -> Result<Self> {
         let deadline = deadline.into();
         let _turn = comm.collective_call(PREPARE, deadline)?;
+        Hosts::must_be_one(PREPARE, comm)?;
         if let Err(error) = check(&kind, &config) {
             return Err(Executor::decline(comm, error, deadline));
         }
-        Hosts::must_be_one(PREPARE, comm)?;
         // An all-gather sends every rank the same part.
         let planned = if kind == Kind::AllGather { Kind::AllToAll } else { kind.clone() };
         let plan = plans::variable(&planned, shape(comm));

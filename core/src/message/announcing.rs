@@ -82,6 +82,8 @@ mod models {
     use crate::message::alarm::Alarm;
     use crate::sync::{Mutex, lock};
 
+    /// The order of a sleeper's announcement and a reader's look for it; what a turn leaves unannounced is not in this model.
+    ///
     /// One thread arms a link in its turn and sleeps. Another one has read the link in its turn, and arms it again if it finds a sleeper.
     fn model(announces_first: bool) {
         loom::model(move || {

@@ -277,8 +277,8 @@ impl Peer {
         Ok(Begun::Posted(Read::new(member, line, id)))
     }
 
-    /// A read was refused: its thread may sleep next, until there is room or the peer ends. Whoever ends the peer sees the note, or its end
-    /// shows here.
+    /// A read was refused: its thread may sleep next, until there is room or the peer ends. Reads tell of room themselves, because the
+    /// refusal has noted itself there under their lock; the note here is for whoever ends the peer, or the end shows here.
     #[cold]
     fn note_refused_read(&self) -> Result<()> {
         self.member.note_refused();

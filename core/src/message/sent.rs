@@ -50,7 +50,8 @@ impl<Handle, Data, Completion> Begun<Handle, Data, Completion> {
         }
     }
 
-    /// The handle of what is under way, for those who never begin so much that they are refused. What a refusal gives back is dropped.
+    /// The handle of what is under way, for those who never begin so much that they are refused. A refusal drops the data and the completion,
+    /// which then never runs; of [`Long::read`](super::Long::read) it refuses the message to its sender.
     ///
     /// # Errors
     /// `Exhausted` if it was refused.

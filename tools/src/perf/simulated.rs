@@ -1,4 +1,4 @@
-//! What a plan of a collective that nobody knows must give: what the simulator gives.
+//! Expects of a plan whose collective nobody knows what the simulator gives: its outputs, or the inputs of one that has no outputs.
 
 use anyhow::Result;
 use aqueduct::plan::{Kind, Plan, simulate};

@@ -1,8 +1,7 @@
 //! Several threads that make progress for one messenger.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
 use super::*;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// Nothing but a wake-up that was lost lets a test wait for so long.
 const LATE: Duration = Duration::from_secs(5);

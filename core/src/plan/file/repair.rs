@@ -1,5 +1,4 @@
-//! What plan files leave to the program that runs them: MSCCL++'s executor has both ends of every port channel, and its users keep
-//! buffers as they are until the proxies are done.
+//! Adds what plan files leave to MSCCL++'s executor: the missing ends of port channels, and last flushes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,12 @@
-//! Pipelining: what hands data on is repeated over slices, so that one block is at a slice while another one has the next.
+//! Pipelining: turns the operations between a block's first and last movement of data into one loop over slices, so that a block that
+//! consumes data starts on slice k while the block that produces it moves slice k + 1.
 //!
-//! The author's program says which block does what to whole chunks, and with what signals and semaphores blocks hand them on. In each block the
-//! operations from the first to the last that move data, or that tell of it or hear of it, become the body of a loop. What only tells that a
-//! call has begun stays in front. Slice k of an operation then comes behind slice k of all that whole operations came
-//! behind, and slices of one number are the same bytes in all operations that meet in a chunk.
+//! The loop also holds the signals, waits, semaphores and barriers by which blocks pass data on. Handshakes that only say that a call
+//! has begun stay in front of it. Each counter, that is the end of a channel or a semaphore, has one block that counts up and
+//! one that waits: the n-th wait then belongs to the n-th signal, in slices as in whole chunks. So slice k of an operation comes
+//! behind slice k of each operation behind which the whole one came; and slices of one number are the same bytes in all operations that meet in a chunk.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::{BTreeMap, HashMap};
 
 use super::check::{self, Ends, LOOP_UNIT};
 use super::effects::Map;
@@ -14,12 +15,12 @@ use super::{checked, refused};
 use crate::error::Result;
 use crate::plan::Position;
 
-/// Repeats what hands data on over slices of `unit` bytes.
+/// Puts what moves data and passes it on into loops over slices of `unit` bytes.
 ///
 /// # Errors
 /// [`ErrorKind::Plan`](crate::ErrorKind::Plan), with the operation that is to blame, if the plan's structure is wrong, it has loops or chunks of
 /// sizes of their own, its moves are not all of one number of chunks, two of them overlap at different places of their ranges,
-/// or blocks hand data on where some wait for it and others for something else; and for a unit that is no multiple of 16.
+/// or several blocks pass data on by one channel or semaphore; and for a unit that is no multiple of 16.
 pub fn pipeline(plan: &Plan, unit: u64) -> Result<Plan> {
     checked(plan)?;
     if unit == 0 || !unit.is_multiple_of(LOOP_UNIT) {
@@ -31,16 +32,16 @@ pub fn pipeline(plan: &Plan, unit: u64) -> Result<Plan> {
         ));
     }
     let Some(chunks) = chunks(plan)? else { return Ok(plan.clone()) };
-    same_places(plan)?;
-    let handed = Handed::of(plan)?;
+    same_places(plan, chunks)?;
+    let pipelined = Pipelined::of(plan)?;
     let mut made = plan.clone();
     for (rank, slot) in (0..).zip(&mut made.ranks) {
         for (block, slot) in (0..).zip(&mut slot.blocks) {
-            let marks = &handed.marks[&(rank, block)];
+            let marks = &pipelined.marks[&(rank, block)];
             *slot = looped(slot, marks, unit, chunks).map_err(|index| {
                 let position = Position::of(plan, rank, block, index, None);
                 refused(format!(
-                    "{position}: stands between operations that hand data on, but what it waits for is no data; let the block wait for it first"
+                    "{position}: stands between operations that go into a loop, and waits for a signal that does not follow data; let the block wait for it first"
                 ))
             })?;
         }
@@ -80,37 +81,27 @@ fn chunks(plan: &Plan) -> Result<Option<u32>> {
     Ok(first.map(|(chunks, _)| chunks))
 }
 
-/// An error unless operations that meet in a chunk, one of which writes it, have their ranges at the same place.
-fn same_places(plan: &Plan) -> Result<()> {
-    /// Of a chunk: where ranges begin that hold it, whether they differ, and whether one is written.
-    struct Met {
-        start: u64,
-        differ: bool,
-        written: bool,
-    }
+/// An error unless operations that meet in a chunk, one of which writes it, have their ranges at the same place. All ranges have `chunks`
+/// chunks.
+fn same_places(plan: &Plan, chunks: u32) -> Result<()> {
     let map = Map::of(plan);
-    let mut met: HashMap<(u32, u64), Met> = HashMap::new();
+    // Whether ranges are written, by where they begin, and the last operation there.
+    let mut ranges: BTreeMap<(u32, u64), (bool, Placed)> = BTreeMap::new();
     for (place, op) in places(plan) {
         let effects = map.effects(place.rank, op);
         let all = effects.reads.iter().map(|span| (span, false));
-        for (span, written) in all.chain(effects.writes.iter().map(|span| (span, true))) {
-            for chunk in span.start..span.end {
-                let now = match met.entry((span.rank, chunk)) {
-                    Entry::Vacant(entry) => entry.insert(Met { start: span.start, differ: false, written }),
-                    Entry::Occupied(entry) => {
-                        let now = entry.into_mut();
-                        now.differ |= now.start != span.start;
-                        now.written |= written;
-                        now
-                    }
-                };
-                if now.differ && now.written {
-                    let position = place.position(plan);
-                    return Err(refused(format!(
-                        "{position}: overlaps the range of another operation that begins elsewhere, so slices of one number are not the same bytes"
-                    )));
-                }
-            }
+        for (span, writes) in all.chain(effects.writes.iter().map(|span| (span, true))) {
+            let range = ranges.entry((span.rank, span.start)).or_insert((false, place));
+            *range = (range.0 || writes, place);
+        }
+    }
+    for (&(rank, start), &(written, place)) in &ranges {
+        let others = ranges.range((rank, start + 1)..(rank, start + u64::from(chunks)));
+        if let Some((_, (_, other))) = others.into_iter().find(|(_, (other, _))| written || *other) {
+            let (position, other) = (other.position(plan), place.position(plan));
+            return Err(refused(format!(
+                "{position}: its range overlaps that of {other}, which begins elsewhere, so slices of one number are not the same bytes"
+            )));
         }
     }
     Ok(())
@@ -139,56 +130,68 @@ fn places(plan: &Plan) -> impl Iterator<Item = (Placed, &Op)> {
     })
 }
 
-/// By what blocks hear of each other.
+/// What counts signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Means {
-    /// The end of a channel where signals come.
+enum Counter {
+    /// The end of a channel at which signals arrive.
     Channel(usize),
     Semaphore(u32, u32),
     Barrier(u32, u32),
 }
 
-/// Which operations hand data on: they move it, they tell of it, or hear of it.
-struct Handed {
+type Uses = HashMap<Counter, Vec<Placed>>;
+
+/// Which operations belong into loops: they move data, signal behind data, or wait for such a signal.
+struct Pipelined {
     /// Of each block, by operations.
     marks: HashMap<(u32, u32), Vec<bool>>,
+    signals: Uses,
+    waits: Uses,
 }
 
-impl Handed {
+impl Pipelined {
     /// # Errors
-    /// If some who tell by the same means tell of data and others do not, and who hears what is not known from their order.
+    /// If several blocks signal by a counter that passes data on, or wait at it: a signal of one's next slice could be taken for one of the
+    /// other's present slice.
     fn of(plan: &Plan) -> Result<Self> {
         let ends = Ends::of(plan);
-        let mut marks: HashMap<(u32, u32), Vec<bool>> = HashMap::new();
-        let (mut tell, mut hear): (Uses, Uses) = Default::default();
-        for (place, op) in places(plan) {
-            marks.entry((place.rank, place.block)).or_default().push(matches!(op, Op::Move(_) | Op::Port(_)));
-            if let Some(means) = told(&ends, place.rank, op) {
-                tell.entry(means).or_default().push(place);
-            }
-            if let Some(means) = heard(&ends, place.rank, op) {
-                hear.entry(means).or_default().push(place);
-            }
-        }
+        let mut all = Self { marks: HashMap::new(), signals: HashMap::new(), waits: HashMap::new() };
         for (rank, ranks) in (0..).zip(&plan.ranks) {
-            (0..).zip(&ranks.blocks).for_each(|(block, _)| _ = marks.entry((rank, block)).or_default());
+            (0..).zip(&ranks.blocks).for_each(|(block, _)| _ = all.marks.insert((rank, block), Vec::new()));
         }
-        let mut handed = Self { marks };
-        // What is heard may be told on, in any other block.
-        while handed.spread(plan, &ends, &tell, &hear) {}
-        for (means, places) in &tell {
-            let heard = hear.get(means).map_or(&[][..], Vec::as_slice);
-            if !in_order(means, places, heard)
-                && let Some(odd) = places.iter().chain(heard).find(|place| !handed.is(place))
-                && places.iter().any(|place| handed.is(place))
-            {
-                let position = odd.position(plan);
-                return Err(refused(format!(
-                    "{position}: others tell of data by the same means, and this one does not; give it a channel or semaphore of its own"
-                )));
+        for (place, op) in places(plan) {
+            let moves = matches!(op, Op::Move(_) | Op::Port(_));
+            all.marks.entry((place.rank, place.block)).or_default().push(moves);
+            if let Some(counter) = signals(&ends, place.rank, op) {
+                all.signals.entry(counter).or_default().push(place);
+            }
+            if let Some(counter) = waits(&ends, place.rank, op) {
+                all.waits.entry(counter).or_default().push(place);
             }
         }
-        Ok(handed)
+        // A wait may stand in front of signals of its block, which others wait for.
+        while all.spread(plan, &ends) {}
+        for uses in [&all.signals, &all.waits] {
+            for (counter, places) in
+                uses.iter().filter(|(counter, _)| !matches!(counter, Counter::Barrier(..)))
+            {
+                let marked = |counter| {
+                    let both =
+                        [&all.signals, &all.waits].into_iter().filter_map(|uses| uses.get(counter)).flatten();
+                    both.into_iter().any(|place| all.is(place))
+                };
+                if let Some(two) = places.windows(2).find(|two| two[0].block != two[1].block)
+                    && marked(counter)
+                {
+                    let [one, other] = [two[0], two[1]].map(|place| place.position(plan));
+                    return Err(refused(format!(
+                        "{other}: another block counts by the same channel or semaphore, at {one}, so the slice that a signal is of is not known; \
+                         give each block one of its own"
+                    )));
+                }
+            }
+        }
+        Ok(all)
     }
 
     fn is(&self, place: &Placed) -> bool {
@@ -196,64 +199,55 @@ impl Handed {
     }
 
     /// Marks what follows from the marks, one step further. Returns whether there was any.
-    fn spread(&mut self, plan: &Plan, ends: &Ends, tell: &Uses, hear: &Uses) -> bool {
-        let mut more = false;
-        // Behind data, a block tells of it.
+    fn spread(&mut self, plan: &Plan, ends: &Ends) -> bool {
+        let mut found = Vec::new();
         let mut begun: Option<(u32, u32)> = None;
         for (place, op) in places(plan) {
             let block = (place.rank, place.block);
             if self.is(&place) {
                 begun = Some(block);
             } else if begun == Some(block)
-                && (told(ends, place.rank, op).is_some() || matches!(op, Op::Flush { .. }))
+                && (signals(ends, place.rank, op).is_some() || matches!(op, Op::Flush { .. }))
             {
-                more |= self.mark(&place);
+                found.push(place);
             }
         }
-        for (means, hear) in hear {
-            let tell = tell.get(means).map_or(&[][..], Vec::as_slice);
-            if in_order(means, tell, hear) {
-                for (told, heard) in tell.iter().zip(hear) {
-                    more |= self.is(told) && self.mark(heard);
-                }
-            } else if tell.iter().any(|place| self.is(place)) {
-                hear.iter().for_each(|place| more |= self.mark(place));
+        for (counter, waits) in &self.waits {
+            let signals = self.signals.get(counter).map_or(&[][..], Vec::as_slice);
+            if matches!(counter, Counter::Channel(_)) && signals.len() == waits.len() {
+                // A handshake may go by the same channel: the n-th wait is for the n-th signal.
+                let pairs = signals.iter().zip(waits).filter(|(signal, _)| self.is(signal));
+                found.extend(pairs.map(|(_, wait)| *wait));
+            } else if signals.iter().any(|place| self.is(place)) {
+                found.extend(waits.iter().chain(signals));
             }
         }
-        more
-    }
-
-    fn mark(&mut self, place: &Placed) -> bool {
-        let marks = self.marks.get_mut(&(place.rank, place.block));
-        let mark = marks.and_then(|marks| marks.get_mut(place.index));
-        mark.is_some_and(|mark| !std::mem::replace(mark, true))
+        let marked = |all: &mut Self, place: Placed| {
+            let marks = all.marks.entry((place.rank, place.block)).or_default();
+            !std::mem::replace(&mut marks[place.index], true)
+        };
+        found.into_iter().fold(false, |more, place| marked(self, place) || more)
     }
 }
 
-type Uses = HashMap<Means, Vec<Placed>>;
-
-/// Whether the n-th that hears, hears of the n-th that tells.
-fn in_order(means: &Means, tell: &[Placed], hear: &[Placed]) -> bool {
-    let one = |places: &[Placed]| places.windows(2).all(|two| two[0].block == two[1].block);
-    matches!(means, Means::Channel(_)) && tell.len() == hear.len() && one(tell) && one(hear)
-}
-
-fn told(ends: &Ends, rank: u32, op: &Op) -> Option<Means> {
-    let channel = |channel| ends.other(ends.end(rank, channel)).map(Means::Channel);
+/// The counter that an operation of `rank` counts up.
+fn signals(ends: &Ends, rank: u32, op: &Op) -> Option<Counter> {
+    let channel = |channel| ends.other(ends.end(rank, channel)).map(Counter::Channel);
     match *op {
         Op::Signal { channel: by, .. } => channel(by),
         Op::Port(ref put) if put.signal => channel(Channel { kind: ChannelKind::Port, index: put.channel }),
-        Op::Release { semaphore } => Some(Means::Semaphore(rank, semaphore)),
-        Op::Barrier(barrier) => Some(Means::Barrier(rank, barrier.id)),
+        Op::Release { semaphore } => Some(Counter::Semaphore(rank, semaphore)),
+        Op::Barrier(barrier) => Some(Counter::Barrier(rank, barrier.id)),
         _ => None,
     }
 }
 
-fn heard(ends: &Ends, rank: u32, op: &Op) -> Option<Means> {
+/// The counter that an operation of `rank` waits for.
+fn waits(ends: &Ends, rank: u32, op: &Op) -> Option<Counter> {
     match *op {
-        Op::Wait { channel } => Some(Means::Channel(ends.end(rank, channel))),
-        Op::Acquire { semaphore } => Some(Means::Semaphore(rank, semaphore)),
-        Op::Barrier(barrier) => Some(Means::Barrier(rank, barrier.id)),
+        Op::Wait { channel } => Some(Counter::Channel(ends.end(rank, channel))),
+        Op::Acquire { semaphore } => Some(Counter::Semaphore(rank, semaphore)),
+        Op::Barrier(barrier) => Some(Counter::Barrier(rank, barrier.id)),
         _ => None,
     }
 }

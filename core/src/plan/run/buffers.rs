@@ -7,7 +7,7 @@ use super::ir::Plan;
 use super::lower::{Address, Store};
 use super::multicast::Joined;
 use super::ports::{Handles, Memories};
-use crate::comm::{Communicator, Pending, RegisteredMemory, Transports};
+use crate::comm::{Communicator, Pending, RegisteredMemory, ScratchShare, Transports};
 use crate::error::Result;
 use crate::gpu::vmm::PhysicalAllocation;
 use crate::gpu::{DeviceSlice, GpuBuffer};
@@ -43,6 +43,8 @@ pub(super) struct Shown {
     pub(super) multicast: Option<Joined>,
     /// Number of the executor whose peers have them.
     pub(super) executor: u64,
+    /// The part of the communicator's scratch that they are, if they are the library's own.
+    pub(super) _share: Option<ScratchShare>,
 }
 
 /// A pair of buffers whose exchange is queued for `setup()`.
@@ -109,6 +111,6 @@ impl PendingBuffers {
             Ok((peer, input.get()?, output.get()?))
         };
         let peers = peers.into_iter().map(get).collect::<Result<_>>()?;
-        Ok(Shown { input, output, mine, peers, handles: None, multicast: None, executor })
+        Ok(Shown { input, output, mine, peers, handles: None, multicast: None, executor, _share: None })
     }
 }

@@ -45,7 +45,8 @@ impl ExecutorConfig {
 
     /// The same with this many bytes of memory, for input and output each, through which calls of [`execute`](super::Executor::execute)
     /// go whose plan has its buffers reached by peers: copied in before, copied out behind. It is a part of the communicator's scratch. By
-    /// default there is none, and such calls are refused.
+    /// default there is none, and such calls are refused; so are those of which a rank's input or output is longer: they are not cut into
+    /// slices, as those of a built-in collective are.
     #[must_use]
     pub fn with_staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = Some(bytes);

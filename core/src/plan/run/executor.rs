@@ -15,6 +15,7 @@ use super::kernel::Variant;
 use super::ports::Memories;
 use super::prepared::Prepared;
 use super::staged::Staging;
+use crate::comm::ScratchShare;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream};
@@ -92,13 +93,15 @@ impl Executor {
         output: &Arc<GpuBuffer>,
         deadline: impl Into<Deadline>,
     ) -> Result<PlanBuffers> {
-        self.show(Ok([input.clone(), output.clone()]), deadline.into())
+        self.show(Ok([input.clone(), output.clone()]), None, deadline.into())
     }
 
-    /// [`prepare_buffers`](Self::prepare_buffers) of a rank that may have none: then every rank gets an error.
+    /// [`prepare_buffers`](Self::prepare_buffers) of a rank that may have none: then every rank gets an error. `share` goes back when nothing
+    /// uses the buffers any more.
     pub(super) fn show(
         &self,
         buffers: Result<[Arc<GpuBuffer>; 2]>,
+        share: Option<ScratchShare>,
         deadline: Deadline,
     ) -> Result<PlanBuffers> {
         const OP: &str = "Executor::prepare_buffers";
@@ -124,6 +127,7 @@ impl Executor {
             let memory = shown.memory();
             shown.multicast = multicast.over_buffers(comm, OP, memory, tags[0], deadline)?;
         }
+        shown._share = share;
         Ok(PlanBuffers { inner: Arc::new(shown) })
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::buffers::PlanBuffers;
-use crate::comm::ScratchShare;
 use crate::gpu::GpuBuffer;
 
 /// An input and an output, shown to the peers. One buffer is both for a plan in place.
@@ -11,11 +10,12 @@ use crate::gpu::GpuBuffer;
 pub(crate) struct Staging {
     pub(super) buffers: [Arc<GpuBuffer>; 2],
     pub(super) shown: PlanBuffers,
-    /// Whether this rank's input is read, and whether its output gets a result.
+    /// Whether this rank has an input, and an output, in a call that is cut into slices.
     pub(super) takes_part: [bool; 2],
-    /// A call writes all of an output that gets a result.
-    pub(super) fills: bool,
-    pub(super) _share: ScratchShare,
+    /// Which buffers are copied in before a call of a whole message.
+    pub(super) copied_in: [bool; 2],
+    /// And which are copied out behind it.
+    pub(super) copied_out: [bool; 2],
 }
 
 impl Staging {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::collective::Kind;
 use super::executor::{EXECUTE, Executor};
-use super::ir::Reduction;
+use super::ir::{Buffer, Reduction};
 use super::rows::Rows;
 use super::staged::Staging;
+use super::touched::written;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, Stream};
@@ -29,11 +30,11 @@ impl Staging {
     pub(crate) fn prepare(executor: &Executor, bytes: usize, deadline: Deadline) -> Result<Self> {
         let (comm, plan) = (&executor.inner.comm, &executor.inner.plan);
         let count = if plan.collective.in_place { 1 } else { 2 };
-        let share = comm.scratch().take_within(count * bytes as u64).ok_or_else(|| {
+        let needed = (bytes as u64).saturating_mul(count);
+        let share = comm.scratch().take_within(needed).ok_or_else(|| {
             let message = format!(
-                "memory for buffers that were not shown takes {} bytes of scratch, and this rank has {} left; ask for less with \
+                "memory for buffers that were not shown takes {needed} bytes of scratch, and this rank has {} left; ask for less with \
                  with_staging_bytes(), set AQUEDUCT_SCRATCH_BYTES (or CommunicatorConfig::with_scratch_bytes), or show all buffers",
-                count * bytes as u64,
                 comm.scratch().left()
             );
             Error::usage("Executor::prepare", message)
@@ -42,19 +43,28 @@ impl Staging {
         let made = share.and_then(|share| {
             let input = new()?;
             let output = if count == 1 { Arc::clone(&input) } else { new()? };
-            Ok((share, [input, output]))
+            Ok(([input, output], share))
         });
-        let shown = executor
-            .show(made.as_ref().map(|(_, buffers)| buffers.clone()).map_err(Error::clone), deadline)?;
-        let (_share, buffers) = made?;
+        let (buffers, share) =
+            made.map_or_else(|error| (Err(error), None), |(buffers, share)| (Ok(buffers), Some(share)));
+        let shown = executor.show(buffers.clone(), share, deadline)?;
         let me = comm.rank();
         let takes_part = match plan.collective.kind {
             Kind::Broadcast { root } | Kind::Scatter { root } => [me == root, true],
             Kind::Reduce { root } | Kind::Gather { root } => [true, me == root],
             _ => [true, true],
         };
-        let fills = !matches!(plan.collective.kind, Kind::Custom(_));
-        Ok(Self { buffers, shown, takes_part, fills, _share })
+        let (touched, written) = (executor.inner.touched, written(plan, me));
+        let known = !matches!(plan.collective.kind, Kind::Custom(_));
+        let [input, output] = [0, 1].map(|side| takes_part[side] && touched[side]);
+        let (copied_in, copied_out) = match (known, plan.collective.in_place) {
+            // All of the output is written, and the input is nobody's result.
+            (true, false) => ([input, false], [false, output]),
+            // A plan may name either where both are one memory.
+            (true, true) => ([input, output && !input], written),
+            (false, _) => (touched, written),
+        };
+        Ok(Self { buffers: buffers?, shown, takes_part, copied_in, copied_out })
     }
 
     /// Enqueues a call of a message that fits as a whole.
@@ -73,8 +83,10 @@ impl Staging {
         let args = prepared.args(slices[0], slices[1], count, element)?;
         let lengths =
             [args.input_bytes, args.output_bytes].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let longest = lengths[0].max(lengths[1]);
-        if longest > self.bytes() {
+        // Of any rank, so that all refuse a call or none does.
+        let of = |rank| [Buffer::Input, Buffer::Output].map(|buffer| prepared.length(rank, buffer, &args));
+        let longest = (0..prepared.comm.size()).flat_map(of).max().unwrap_or(0);
+        if longest > self.bytes() as u64 {
             let message = format!(
                 "this call needs {longest} bytes of a buffer, and the memory for buffers that were not shown has {}; give \
                  ExecutorConfig::with_staging_bytes({longest}) or more, or show the buffers with prepare_buffers() and call execute_on()",
@@ -85,12 +97,12 @@ impl Staging {
         let whole = prepared.placed(&self.shown.inner, count, element)?;
         let staged = |side: usize| whole[side].slice(..lengths[side]);
         let given = |side: usize| slices[side].slice(..lengths[side]);
-        let copied_in = [self.takes_part[0], self.takes_part[1] && !self.fills];
-        for side in (0..2).filter(|&side| copied_in[side]) {
+        for side in (0..2).filter(|&side| self.copied_in[side]) {
             stream.copy(&staged(side)?, &given(side)?)?;
         }
         executor.execute_on(stream, &self.shown, count, element, reduction)?;
-        if self.takes_part[1] { stream.copy(&given(1)?, &staged(1)?) } else { Ok(()) }
+        let mut out = (0..2).filter(|&side| self.copied_out[side]);
+        out.try_for_each(|side| stream.copy(&given(side)?, &staged(side)?))
     }
 
     /// Enqueues a call of parts of sizes that only the device knows: all of both buffers is copied in, and all of the output is copied

@@ -1,36 +1,57 @@
 //! Which of its caller's buffers a plan uses at all: a rank passes nothing where it takes no part.
 
-use super::ir::{Buffer, Op, Place, Plan};
+use super::ir::{Buffer, Op, Operand, Place, Plan};
 
 /// Whether an operation of some rank reads or writes the input, and the output, of `rank`.
 pub(super) fn touched(plan: &Plan, rank: u32) -> [bool; 2] {
-    let all = |from: u32| accesses(plan, from).filter(move |(whose, _)| *whose == rank);
-    let uses =
-        |wanted| (0..).take(plan.ranks.len()).any(|from| all(from).any(|(_, buffer)| buffer == wanted));
+    used(plan, rank, |_| true)
+}
+
+/// Whether an operation of some rank writes the input, and the output, of `rank`.
+pub(super) fn written(plan: &Plan, rank: u32) -> [bool; 2] {
+    used(plan, rank, |access| access.writes)
+}
+
+fn used(plan: &Plan, rank: u32, counts: impl Fn(&Access) -> bool) -> [bool; 2] {
+    let all = |from: u32| accesses(plan, from).filter(move |access| access.rank == rank);
+    let uses = |wanted| {
+        (0..).take(plan.ranks.len()).any(|from| all(from).any(|one| one.buffer == wanted && counts(&one)))
+    };
     [uses(Buffer::Input), uses(Buffer::Output)]
 }
 
-/// The buffers that operations of `rank` read or write, each with the rank it belongs to.
-fn accesses(plan: &Plan, rank: u32) -> impl Iterator<Item = (u32, Buffer)> + '_ {
+/// A buffer that an operation reads or writes.
+struct Access {
+    /// Its owner.
+    rank: u32,
+    buffer: Buffer,
+    writes: bool,
+}
+
+/// The buffers that operations of `rank` read or write.
+fn accesses(plan: &Plan, rank: u32) -> impl Iterator<Item = Access> + '_ {
     let rank_plan = &plan.ranks[rank as usize];
-    rank_plan.all_ops().flat_map(move |op| -> Vec<(u32, Buffer)> {
+    let operand = move |operand: &Operand, writes: bool| -> Vec<Access> {
+        let access = |rank, buffer| Access { rank, buffer, writes };
+        match operand.place {
+            Place::Local(buffer) => vec![access(rank, buffer)],
+            Place::Remote { rank, buffer } => vec![access(rank, buffer)],
+            Place::Switch(index) => {
+                let switch = &rank_plan.switches[index as usize];
+                switch.ranks.iter().map(|&member| access(member, switch.buffer)).collect()
+            }
+        }
+    };
+    rank_plan.all_ops().flat_map(move |op| -> Vec<Access> {
         match op {
             Op::Move(moved) => {
-                let operands = moved.sources.iter().chain(&moved.targets);
-                let buffers = operands.flat_map(|operand| match operand.place {
-                    Place::Local(buffer) => vec![(rank, buffer)],
-                    Place::Remote { rank, buffer } => vec![(rank, buffer)],
-                    Place::Switch(index) => {
-                        let switch = &rank_plan.switches[index as usize];
-                        switch.ranks.iter().map(|&member| (member, switch.buffer)).collect()
-                    }
-                });
-                buffers.collect()
+                let sources = moved.sources.iter().flat_map(|source| operand(source, false));
+                sources.chain(moved.targets.iter().flat_map(|target| operand(target, true))).collect()
             }
             Op::Port(put) => {
                 let peer = rank_plan.port_channels.get(put.channel as usize);
-                let there = peer.map(|&peer| (peer, put.target.0));
-                there.into_iter().chain([(rank, put.source.0)]).collect()
+                let there = peer.map(|&rank| Access { rank, buffer: put.target.0, writes: true });
+                there.into_iter().chain([Access { rank, buffer: put.source.0, writes: false }]).collect()
             }
             _ => Vec::new(),
         }
@@ -52,6 +73,10 @@ mod tests {
         assert_eq!(
             [0, 1, 2].map(|rank| touched(&plan, rank)),
             [[true, false], [false, true], [false, false]]
+        );
+        assert_eq!(
+            [0, 1, 2].map(|rank| written(&plan, rank)),
+            [[false, false], [false, true], [false, false]]
         );
     }
 }

@@ -139,17 +139,52 @@ fn what_cannot_go_in_slices_is_refused() {
     says(pipeline(&variable, UNIT), "sizes of their own");
 }
 
-/// Two blocks release one semaphore, and only one of them has moved something.
+/// The second block's slice could be taken for read when the first one has released two.
 #[test]
-fn a_semaphore_of_data_and_of_something_else_is_refused() {
-    let program = CollectiveProgram::new("mixed", Pattern::custom("mixed", 1, 1, 2));
+fn a_semaphore_of_two_blocks_is_refused() {
+    let words = "give each block one of its own";
+    let program = CollectiveProgram::new("two signal", Pattern::custom("mine", 1, 2, 2));
     let rank = program.rank(0);
-    let semaphore = rank.semaphore(0);
-    rank.copy(rank.output().chunk(0), rank.input().chunk(0), 0);
+    let (semaphore, scratch) = (rank.semaphore(0), rank.scratch(2));
+    for block in [0, 1] {
+        rank.copy(scratch.chunk(block), rank.input().chunk(block), block);
+        semaphore.release(block, SyncType::Before);
+    }
+    semaphore.acquire(2, SyncType::None);
+    semaphore.acquire(2, SyncType::After);
+    rank.copy(rank.output().chunk(0), scratch.chunk(0), 2);
+    rank.copy(rank.output().chunk(1), scratch.chunk(1), 2);
+    says(pipeline(&program.build().unwrap(), UNIT), words);
+
+    let program = CollectiveProgram::new("two wait", Pattern::custom("mine", 1, 1, 2));
+    let rank = program.rank(0);
+    let (semaphore, scratch) = (rank.semaphore(0), rank.scratch(1));
+    rank.copy(scratch.chunk(0), rank.input().chunk(0), 0);
     semaphore.release(0, SyncType::Before);
-    semaphore.release(1, SyncType::None);
-    semaphore.acquire(2, SyncType::After);
-    semaphore.acquire(2, SyncType::After);
-    rank.copy(rank.output().chunk(1), rank.input().chunk(0), 2);
-    says(pipeline(&program.build().unwrap(), UNIT), "give it a channel or semaphore of its own");
+    semaphore.release(0, SyncType::None);
+    for block in [1, 2] {
+        semaphore.acquire(block, SyncType::After);
+        rank.copy(rank.output().chunk(block - 1), scratch.chunk(0), block);
+    }
+    says(pipeline(&program.build().unwrap(), UNIT), words);
+}
+
+/// A block may signal in front of its data, by a semaphore that a slice gives back.
+#[test]
+fn a_semaphore_that_begins_with_one_is_taken_again_for_each_slice() {
+    let program = CollectiveProgram::new("given back", Pattern::custom("mine", 1, 1, 1));
+    let rank = program.rank(0);
+    let (free, full, scratch) = (rank.semaphore(1), rank.semaphore(0), rank.scratch(1));
+    free.acquire(0, SyncType::After);
+    rank.copy(scratch.chunk(0), rank.input().chunk(0), 0);
+    full.release(0, SyncType::Before);
+    full.acquire(1, SyncType::After);
+    rank.copy(rank.output().chunk(0), scratch.chunk(0), 1);
+    free.release(1, SyncType::Before);
+    let slices = pipeline(&program.build().unwrap(), UNIT).unwrap();
+    assert_eq!(check::check(&sync(&slices).unwrap()), []);
+    for block in &slices.ranks[0].blocks {
+        let [Operation { op: Op::Loop(repeated), .. }] = &block.ops[..] else { panic!("{block:?}") };
+        assert_eq!(repeated.body.iter().filter(|operation| operation.op != Op::Sync).count(), 3);
+    }
 }

@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::super::check::{FindingKind, check};
 use super::super::super::pass::tests::wrong;
-use super::super::super::{Plan, Protocol, Reduction, random};
-use super::{Rig, alone, ranks};
+use super::super::super::samples::elements;
+use super::super::super::{Element, Plan, Protocol, Reduction, random};
+use super::{ExecutorConfig, Rig, alone, ranks};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind};
 
@@ -44,15 +45,18 @@ fn sizes(plan: &Plan, seed: u64) -> Vec<usize> {
 struct Groups(BTreeMap<usize, Vec<Communicator>>);
 
 impl Groups {
-    /// Runs a plan that checks find right, and compares with the simulator.
+    /// Runs a plan that checks find right, and compares with the simulator. The seed chooses type and reduction.
     ///
     /// # Errors
     /// Of [`Executor::prepare`](super::Executor::prepare).
     fn run(&mut self, plan: &Plan, seed: u64) -> Result<(), Error> {
         let comms = self.0.entry(plan.ranks.len()).or_insert_with(|| ranks(plan.ranks.len()));
         let op = plan.reductions().next().map(|_| REDUCTIONS[usize::try_from(seed % 5).unwrap()]);
+        let element = Element::ALL[usize::try_from(seed / 5 % Element::ALL.len() as u64).unwrap()];
         let sizes = sizes(plan, seed);
-        let mut rig = Rig::new(comms, plan, sizes.iter().copied().max().unwrap_or(0), &[op])?;
+        let most = sizes.iter().copied().max().unwrap_or(0);
+        let mut rig = Rig::of_variants(comms, plan, most, &[(element, op)], |_| ExecutorConfig::default())?;
+        rig.data = elements::noise;
         sizes.iter().for_each(|&elements| rig.as_simulated(elements, op));
         Ok(())
     }
