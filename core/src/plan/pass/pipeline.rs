@@ -222,11 +222,12 @@ impl Pipelined {
                 found.extend(waits.iter().chain(signals));
             }
         }
-        let marked = |all: &mut Self, place: Placed| {
-            let marks = all.marks.entry((place.rank, place.block)).or_default();
-            !std::mem::replace(&mut marks[place.index], true)
-        };
-        found.into_iter().fold(false, |more, place| marked(self, place) || more)
+        let mut more = false;
+        for Placed { rank, block, index } in found {
+            let marks = self.marks.entry((rank, block)).or_default();
+            more |= !std::mem::replace(&mut marks[index], true);
+        }
+        more
     }
 }
 
