@@ -212,7 +212,7 @@ fn only_answers_that_were_asked_for_are_taken() {
         asked.push(id);
         Ok(true)
     };
-    assert!(reads.ask(1, None, push).unwrap());
+    assert!(reads.ask((1, usize::MAX), None, push).unwrap());
     assert_eq!(asked, [0], "one at a time");
     assert!(reads.data(data(1), &[1; 4]).is_err(), "it is not its turn");
     let finished = reads.data(data(0), &[1; 4]).unwrap().unwrap();
@@ -220,10 +220,32 @@ fn only_answers_that_were_asked_for_are_taken() {
     assert!(reads.data(data(1), &[1; 4]).is_err(), "it was not asked for");
 }
 
+/// A window bounds what is asked for at a time, but for a single read that is longer.
+#[test]
+fn no_more_is_asked_for_than_the_window_holds() {
+    for (window, first, second) in [(3, 1, 1), (4, 1, 1), (7, 1, 1), (8, 2, 1), (11, 2, 1), (12, 3, 0)] {
+        let (mut reads, _) = reads(3, 4);
+        let ask = |reads: &mut super::reads::Reads| {
+            let mut asked = 0;
+            let push = |_, _, _: &[u8]| {
+                asked += 1;
+                Ok(true)
+            };
+            assert!(reads.ask((64, window), None, push).unwrap());
+            asked
+        };
+        assert_eq!(ask(&mut reads), first, "window {window}");
+        assert_eq!(ask(&mut reads), 0, "nothing has come");
+        let data = Head::new(Operation::Data, 0, 0, 4);
+        assert!(reads.data(data, &[1; 4]).unwrap().is_some());
+        assert_eq!(ask(&mut reads), second, "window {window}");
+    }
+}
+
 #[test]
 fn no_data_lands_past_the_end_of_a_read() {
     let (mut reads, _) = reads(1, 4);
-    assert!(reads.ask(1, None, |_, _, _: &[u8]| Ok(true)).unwrap());
+    assert!(reads.ask((1, usize::MAX), None, |_, _, _: &[u8]| Ok(true)).unwrap());
     let frame = |length| Head::new(Operation::Data, 0, 0, length);
     assert!(reads.landing(frame(5), 0).is_err());
     assert!(matches!(reads.landing(frame(3), 0), Ok(Landing::Memory(_))));
@@ -236,7 +258,7 @@ fn no_data_lands_past_the_end_of_a_read() {
 #[test]
 fn an_owner_that_sends_no_bytes_breaks_the_protocol() {
     let (mut reads, _) = reads(1, 4);
-    assert!(reads.ask(1, None, |_, _, _: &[u8]| Ok(true)).unwrap());
+    assert!(reads.ask((1, usize::MAX), None, |_, _, _: &[u8]| Ok(true)).unwrap());
     let data = |length| Head::new(Operation::Data, 0, 0, length);
     assert!(reads.data(data(3), &[1; 3]).unwrap().is_none());
     assert!(reads.data(data(0), &[]).is_err());

@@ -204,7 +204,8 @@ impl MessengerConfig {
         self
     }
 
-    /// How many reads from one peer may be under way: 4096, of which a peer is asked for 64 at a time.
+    /// How many reads from one peer may be under way: 4096, of which a peer is asked for 64 at a time; over TCP a peer of the same host for
+    /// one, or several of 1 MiB together.
     #[must_use]
     pub fn with_reads(mut self, reads: usize, depth: usize) -> Self {
         (self.limits.reads, self.limits.read_depth) = (reads, depth);

@@ -163,7 +163,7 @@ impl Line {
         let Some(wire) = self.wire() else { return Err(closed()) };
         let push = |operation, id, body: &[u8]| wire.push(Head::new(operation, 0, id, body.len()), body);
         let mut reads = lock(&self.reads);
-        let asked = reads.ask(self.read_depth, wire.one_sided(), push);
+        let asked = reads.ask((self.read_depth, wire.read_window()), wire.one_sided(), push);
         if reads.can_copy() {
             self.copies.store(true, Ordering::Relaxed);
         }

@@ -120,16 +120,21 @@ impl Reads {
         id
     }
 
-    /// Asks for reads that were not asked for yet, at most `depth` at a time, with `push`, until that has no room. True if all
-    /// that may be asked for have been.
+    /// Asks for reads that were not asked for yet, at most `depth` at a time, and no more than `window` bytes unless it is one read, with `push`,
+    /// until that has no room. True if all that may be asked for have been.
     pub(super) fn ask(
         &mut self,
-        depth: usize,
+        (depth, window): (usize, usize),
         device: Option<&dyn OneSided>,
         mut push: impl FnMut(Operation, u32, &[u8]) -> Result<bool>,
     ) -> Result<bool> {
+        let mut bytes: usize = self.queue.iter().take(self.asked).map(|reading| reading.length).sum();
         while self.asked < depth && !self.waits_for_mapping && !self.fetched.waits_for_key() {
             let Some(reading) = self.queue.get_mut(self.asked + self.fetched.count()) else { break };
+            bytes = bytes.saturating_add(reading.length);
+            if self.asked > 0 && bytes > window {
+                break;
+            }
             reading.find(&mut self.mappings);
             let pair = self.fetched.choose(reading, device);
             let operation = match reading.way {

@@ -69,6 +69,11 @@ pub(super) trait Wire: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Bytes of reads that the peer may be asked for at a time, if that is more than one read.
+    fn read_window(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether descriptors can be handed over.
     fn passes_descriptors(&self) -> bool {
         false

@@ -8,6 +8,7 @@ mod inbound;
 mod liveness;
 mod outbound;
 
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,11 @@ use crate::error::Result;
 use crate::net::RawStream;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
+/// Bytes of reads that a peer of the same host is asked for at a time. What it sends ahead waits in sockets, for which the system takes
+/// megabytes on its own: from there, and not from the processor's cache, both sides then copy. On two cores of an EPYC, 1 MiB at
+/// a time gave reads 6.4 GB/s, and 32 MiB 4.1 GB/s.
+const NEAR_WINDOW: usize = 1 << 20;
+
 /// One TCP connection with a peer that has introduced itself.
 #[derive(Debug)]
 pub(super) struct TcpWire {
@@ -38,6 +44,8 @@ pub(super) struct TcpWire {
     made_room: AtomicBool,
     scratch: Arc<Mutex<Scratch>>,
     liveness: Liveness,
+    /// The peer is on this host.
+    near: bool,
 }
 
 impl TcpWire {
@@ -51,7 +59,8 @@ impl TcpWire {
     ) -> Self {
         let liveness = Liveness::new(&*raw, timeout);
         let (outbound, inbound) = (Mutex::new(Outbound::new(send_buffer)), Mutex::default());
-        Self { raw, outbound, inbound, made_room: AtomicBool::new(false), scratch, liveness }
+        let near = is_near(&*raw);
+        Self { raw, outbound, inbound, made_room: AtomicBool::new(false), scratch, liveness, near }
     }
 
     fn outbound<T>(&self, f: impl FnOnce(&mut Outbound) -> T) -> T {
@@ -62,6 +71,15 @@ impl TcpWire {
         }
         result
     }
+}
+
+/// Whether both ends of a TCP connection have one address.
+fn is_near(raw: &dyn RawStream) -> bool {
+    let ends = || {
+        let stream = TcpStream::from(raw.fd().try_clone_to_owned()?);
+        Ok::<_, std::io::Error>((stream.local_addr()?.ip(), stream.peer_addr()?.ip()))
+    };
+    ends().is_ok_and(|(here, there)| here == there)
 }
 
 impl Wire for TcpWire {
@@ -108,6 +126,10 @@ impl Wire for TcpWire {
 
     fn pull_is_syscall(&self) -> bool {
         true
+    }
+
+    fn read_window(&self) -> usize {
+        if self.near { NEAR_WINDOW } else { usize::MAX }
     }
 
     fn check(&self) -> Result<()> {

@@ -114,6 +114,10 @@ impl Wire for Faulty {
         self.inner.check()
     }
 
+    fn read_window(&self) -> usize {
+        self.inner.read_window()
+    }
+
     fn passes_descriptors(&self) -> bool {
         self.inner.passes_descriptors()
     }
