@@ -206,9 +206,7 @@ impl Pipelined {
             let block = (place.rank, place.block);
             if self.is(&place) {
                 begun = Some(block);
-            } else if begun == Some(block)
-                && (signals(ends, place.rank, op).is_some() || matches!(op, Op::Flush { .. }))
-            {
+            } else if begun == Some(block) && signals(ends, place.rank, op).is_some() {
                 found.push(place);
             }
         }
@@ -258,7 +256,9 @@ fn looped(block: &Block, marks: &[bool], unit: u64, chunks: u32) -> std::result:
     let Some(first) = marks.iter().position(|&mark| mark) else { return Ok(block.clone()) };
     let last = marks.iter().rposition(|&mark| mark).unwrap_or(first);
     let between = first..=last;
-    if let Some(odd) = between.clone().find(|&index| !marks[index] && block.ops[index].op != Op::Sync) {
+    // A flush waits for this rank's own proxy, so it may be repeated; behind the loop it need not be.
+    let fits = |index: usize| marks[index] || matches!(block.ops[index].op, Op::Sync | Op::Flush { .. });
+    if let Some(odd) = between.clone().find(|&index| !fits(index)) {
         return Err(odd);
     }
     let body = block.ops[between].to_vec();

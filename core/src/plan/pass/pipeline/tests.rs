@@ -169,6 +169,54 @@ fn a_semaphore_of_two_blocks_is_refused() {
     says(pipeline(&program.build().unwrap(), UNIT), words);
 }
 
+/// One that is told of before there is data is told of in each slice, like the others of its semaphore: the taker cannot tell them apart.
+#[test]
+fn all_signals_of_a_semaphore_go_into_the_loop() {
+    let program = CollectiveProgram::new("twice", Pattern::custom("mine", 1, 1, 1));
+    let rank = program.rank(0);
+    let (semaphore, scratch) = (rank.semaphore(0), rank.scratch(1));
+    semaphore.release(0, SyncType::None);
+    rank.copy(scratch.chunk(0), rank.input().chunk(0), 0);
+    semaphore.release(0, SyncType::Before);
+    semaphore.acquire(1, SyncType::None);
+    semaphore.acquire(1, SyncType::After);
+    rank.copy(rank.output().chunk(0), scratch.chunk(0), 1);
+    let slices = pipeline(&program.build().unwrap(), UNIT).unwrap();
+    for block in &slices.ranks[0].blocks {
+        let [Operation { op: Op::Loop(repeated), .. }] = &block.ops[..] else { panic!("{block:?}") };
+        assert_eq!(repeated.body.iter().filter(|operation| operation.op != Op::Sync).count(), 3);
+    }
+}
+
+/// What is told behind it goes into the loop with it.
+#[test]
+fn a_flush_at_the_end_waits_for_all_slices_at_once() {
+    for (told, in_loop) in [(false, 1), (true, 3)] {
+        let program = CollectiveProgram::new("flushed", Pattern::custom("mine", 2, 1, 1));
+        for rank in program.ranks() {
+            let channel = rank.port_channel(1 - rank.index());
+            let semaphore = rank.semaphore(0);
+            channel.put_with_signal(
+                program.rank(1 - rank.index()).output().chunk(0),
+                rank.input().chunk(0),
+                0,
+            );
+            channel.flush(0, SyncType::None);
+            if told {
+                semaphore.release(0, SyncType::None);
+                semaphore.acquire(1, SyncType::None);
+            }
+            channel.wait(1, SyncType::None);
+        }
+        let slices = pipeline(&program.build().unwrap(), UNIT).unwrap();
+        for rank in &slices.ranks {
+            let Op::Loop(repeated) = &rank.blocks[0].ops[0].op else { panic!("{rank:?}") };
+            assert_eq!(repeated.body.len(), in_loop, "told: {told}");
+            assert_eq!(rank.blocks[0].ops.len(), if told { 1 } else { 2 }, "told: {told}");
+        }
+    }
+}
+
 /// A block may signal in front of its data, by a semaphore that a slice gives back.
 #[test]
 fn a_semaphore_that_begins_with_one_is_taken_again_for_each_slice() {
