@@ -305,9 +305,14 @@ gpus() {
     timeout 3600 ci/hardware.sh
 }
 
-# Connects a thousand ranks.
+# Connects a thousand ranks, and checks plans of as many, each within 30 s of a processor.
 scale() {
-    tests 900 --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture
+    tests 900 --release -p aqueduct-tools --test command a_thousand_ranks -- --ignored --nocapture || return
+    local algorithm
+    for algorithm in ring recursive-halving; do
+        timeout 300 cargo run --release --quiet -p aqueduct-benches --bin plans -- "$algorithm" | tee /dev/stderr |
+            awk '/: check / { split($0, part, "("); seconds = part[2]; seen = 1 } END { exit !(seen && seconds + 0 <= 30) }' || return
+    done
 }
 
 # Fails the first calls of every driver function, one per job, and injects every kind of network fault at many places; streams split,

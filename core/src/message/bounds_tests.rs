@@ -225,7 +225,7 @@ fn only_answers_that_were_asked_for_are_taken() {
 fn no_more_is_asked_for_than_the_window_holds() {
     for (window, first, second) in [(3, 1, 1), (4, 1, 1), (7, 1, 1), (8, 2, 1), (11, 2, 1), (12, 3, 0)] {
         let (mut reads, _) = reads(3, 4);
-        let ask = |reads: &mut super::reads::Reads| {
+        let ask = |reads: &mut Reads| {
             let mut asked = 0;
             let push = |_, _, _: &[u8]| {
                 asked += 1;
