@@ -42,7 +42,12 @@ fn main() -> ExitCode {
 }
 
 fn run(subject: &str) -> IoResult<()> {
-    let status = Command::new(std::env::current_exe()?).arg(subject).status()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    if std::env::var_os("AQUEDUCT_SOFT_SMS").is_none() {
+        // As many as an H200 has: all blocks of the plan that is prepared run at once.
+        command.env("AQUEDUCT_SOFT_SMS", "132");
+    }
+    let status = command.arg(subject).status()?;
     if status.success() { Ok(()) } else { Err(Error::other(format!("{subject}: {status}"))) }
 }
 
