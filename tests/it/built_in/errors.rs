@@ -137,7 +137,7 @@ fn calls_name_themselves() {
         let kind = if me == 0 { Kind::AllToAll } else { Kind::AllGather };
         let words = format!("{}: rank {} has another plan", kind.name(), 1 - me);
         says(&variable(kind), "VariableCollective::prepare", usage, &words);
-        // What one rank alone finds out, all are told.
+        // One rank alone finds something wrong, and tells all.
         let refused = [
             (Kind::ReduceScatter, vec![], "reduces; name its"),
             (Kind::AllReduce, vec![F32_SUM], "use AllToAll,"),

@@ -24,7 +24,7 @@ impl Simulated {
             return None;
         }
         if plan.ranks.iter().all(|rank| rank.output_chunks == 0) {
-            // What it leaves in the input is its result.
+            // It leaves its result in the input.
             plan.collective.in_place = true;
             plan.ranks.iter_mut().for_each(|rank| rank.output_chunks = rank.input_chunks);
         }

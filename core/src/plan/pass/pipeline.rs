@@ -130,7 +130,7 @@ fn places(plan: &Plan) -> impl Iterator<Item = (Placed, &Op)> {
     })
 }
 
-/// What counts signals.
+/// A count of signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Counter {
     /// The end of a channel at which signals arrive.

@@ -162,14 +162,12 @@ impl Executor {
     ///
     /// Where peers reach the buffers of the plan, the call goes through memory of the library's own, if
     /// [`ExecutorConfig::with_staging_bytes`](super::ExecutorConfig::with_staging_bytes) has asked for it, with copies before and
-    /// behind. Then all ranks call this, or all call
-    /// [`execute_on`](Self::execute_on).
+    /// behind. Then all ranks call this, or all call [`execute_on`](Self::execute_on).
     ///
     /// # Errors
     /// `InvalidUsage` for a size that the plan cannot have, buffers that are too small, misaligned or overlap otherwise than the
     /// plan says, a variant that was not prepared, or a plan of which peers reach the buffers, without such memory or with too
-    /// little; `PeerLost` once a rank is lost or
-    /// has left; `Aborted` once the communicator is aborted; a driver error: then the call may have begun in part, and peers wait for the
+    /// little; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a driver error: then the call may have begun in part, and peers wait for the
     /// rest of it until the communicator is aborted.
     pub fn execute(
         &self,

@@ -188,7 +188,7 @@ fn all_signals_of_a_semaphore_go_into_the_loop() {
     }
 }
 
-/// What is told behind it goes into the loop with it.
+/// A flush in front of a signal goes into the loop with it.
 #[test]
 fn a_flush_at_the_end_waits_for_all_slices_at_once() {
     for (told, in_loop) in [(false, 1), (true, 3)] {
