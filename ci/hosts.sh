@@ -64,7 +64,7 @@ for shape in "2 4" "4 2"; do
     [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' /run/table &&
         [ "$(grep -o ' on host[0-9]*' /run/table | sort -u | wc -l)" = "$count" ] || exit 1
 done
-for collective in all-reduce all-gather reduce-scatter all-to-all; do
+for collective in all-reduce all-gather reduce-scatter all-to-all all-to-all-v reduce-scatter-v point-to-point; do
     echo "-- $collective of 2 hosts of 2 ranks"
     hosts 2 2 "$aqueduct" perf $collective -b 4K -e 256K -f 64 -d half -n 2 >/run/table 2>&1
     status=$?

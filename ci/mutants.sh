@@ -33,7 +33,7 @@ for name in channel fifo half ll128 patience port watched; do suite "tests/$name
 for name in perf plan weak; do suite "tests/$name/main.rs"; done
 suite tests/library/main.rs memory::linked,port::linked,synchronisation::linked
 if [ $command = run ]; then
-    suite it/main.rs litmus::soft,channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::,plans::soft,plans::multicast::three,built_in::soft
+    suite it/main.rs litmus::soft,channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::,plans::soft,plans::multicast::three,built_in::soft,variable::over_hosts
     suite tests/command/main.rs perf
 fi
 ln -f target/debug/mutants "$folder/bin/mutants"

@@ -3,15 +3,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::config::CollectiveConfig;
 use super::named::called;
 use super::plans::{self, Hosts};
 use super::variable::shape;
-use crate::comm::Communicator;
+use crate::comm::{Communicator, ScratchShare};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, PinnedBuffer, Stream, ThreadCaptureMode};
-use crate::plan::{Element, Executor, ExecutorConfig, Kind, Numbers, PlanBuffers, Rows, all_done};
+use crate::plan::{Element, Executor, Kind, Numbers, PlanBuffers, Rows, all_done};
 use crate::sync::{Mutex, lock};
+
+/// The part of what is left of the scratch that memory for other hosts takes, if nobody names its size.
+const SHARE: u64 = 16;
+/// Parts of that memory begin at multiples of this.
+const LINE: usize = 128;
 
 const PREPARE: &str = "PointToPoint::prepare";
 const LAUNCH: &str = "PointToPoint::launch";
@@ -21,6 +27,9 @@ const TABLES: usize = 16;
 
 /// Groups of sends and receives: each call moves any number of messages between any ranks in one kernel launch. Who sends what to
 /// whom may differ from call to call; nothing is compiled or exchanged for it.
+///
+/// What goes to ranks of other hosts is copied to memory of the library first, in front of the launch, and proxies put it to the
+/// receivers' buffers. What goes to ranks of this host is not copied before.
 ///
 /// Every rank takes part in every call, perhaps with empty lists, in the same order. All calls of one `PointToPoint` belong on one
 /// stream, or on streams that the caller orders. A graph can capture calls. Cheap to clone.
@@ -33,7 +42,23 @@ pub struct PointToPoint {
 struct Inner {
     comm: Communicator,
     executor: Executor,
+    /// For what goes to ranks of other hosts, if there are any.
+    staging: Option<Staging>,
     tables: Mutex<Vec<Arc<PinnedBuffer>>>,
+}
+
+/// Memory that proxies read from.
+#[derive(Debug)]
+struct Staging {
+    hosts: Hosts,
+    memory: Arc<Memory>,
+}
+
+/// Kept by streams, with its part of the communicator's scratch.
+#[derive(Debug)]
+struct Memory {
+    buffer: Arc<GpuBuffer>,
+    _share: ScratchShare,
 }
 
 /// Memory that every rank has shown its peers, so that they can send into it: see [`PointToPoint::buffer`].
@@ -48,20 +73,37 @@ impl PointToPoint {
     /// Compiles the kernel and shows its memory to the peers. Collective.
     ///
     /// # Errors
-    /// `Unsupported` for ranks of several hosts; otherwise as for [`Executor::prepare`].
+    /// As for [`Executor::prepare`].
     pub fn prepare(comm: &Communicator, deadline: impl Into<Deadline>) -> Result<Self> {
+        Self::prepare_with(comm, CollectiveConfig::default(), deadline)
+    }
+
+    /// The same with settings, of which [`in_any_order`](CollectiveConfig::in_any_order) and
+    /// [`with_port_transport`](CollectiveConfig::with_port_transport) play a part, and between hosts
+    /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes): how much of one call may go to ranks of other hosts. Unless it is
+    /// named, a sixteenth of what is left of the communicator's scratch. Collective.
+    ///
+    /// # Errors
+    /// As for [`Executor::prepare`].
+    pub fn prepare_with(
+        comm: &Communicator,
+        config: CollectiveConfig,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Self> {
         let deadline = deadline.into();
         let _turn = comm.collective_call(PREPARE, deadline)?;
-        Hosts::must_be_one(PREPARE, comm)?;
-        let mut plan = plans::variable(&Kind::AllToAll, shape(comm)).ok_or_else(no_plan)??;
+        let hosts = Hosts::of(comm);
+        let mut plan = plans::variable(&Kind::AllToAll, shape(comm), &hosts).ok_or_else(no_plan)??;
         // Ranks compare it, and an all-to-all has the same plan.
         plan.name = "sends and receives".to_owned();
-        let executor = Executor::prepare(comm, &plan, ExecutorConfig::default().unchecked(), deadline);
+        let executor = Executor::prepare(comm, &plan, config.executor(None).unchecked(), deadline);
         let executor = called(PREPARE, executor)?;
-        let inner = Inner { comm: comm.clone(), executor, tables: Mutex::new(Vec::new()) };
-        let tables = (0..TABLES).map(|_| inner.new_table()).collect::<Result<Vec<_>>>();
-        *lock(&inner.tables) = all_done(comm, PREPARE, tables, deadline)?;
-        Ok(Self { inner: Arc::new(inner) })
+        let tables = (0..TABLES).map(|_| new_table(comm)).collect::<Result<Vec<_>>>();
+        let staging =
+            || (hosts.count() > 1).then(|| Staging::new(comm, hosts, config.staging_bytes)).transpose();
+        let made = tables.and_then(|tables| Ok((Mutex::new(tables), staging()?)));
+        let (tables, staging) = all_done(comm, PREPARE, made, deadline)?;
+        Ok(Self { inner: Arc::new(Inner { comm: comm.clone(), executor, staging, tables }) })
     }
 
     /// Shows memory to the peers, to receive in. Collective.
@@ -69,7 +111,9 @@ impl PointToPoint {
     /// # Errors
     /// `InvalidUsage` for a buffer of another device; `Timeout`; a driver error.
     pub fn buffer(&self, buffer: &Arc<GpuBuffer>, deadline: impl Into<Deadline>) -> Result<ReceiveBuffer> {
-        let shown = self.inner.executor.prepare_buffers(buffer, buffer, deadline);
+        // Ranks of this host read what they get wherever it lies.
+        let source = self.inner.staging.as_ref().map_or(buffer, |staging| &staging.memory.buffer);
+        let shown = self.inner.executor.prepare_buffers(source, buffer, deadline);
         let shown = called("PointToPoint::buffer", shown)?;
         Ok(ReceiveBuffer { of: Arc::clone(&self.inner), buffer: Arc::clone(buffer), shown })
     }
@@ -81,7 +125,7 @@ impl PointToPoint {
     ///
     /// # Errors
     /// `InvalidUsage` for a rank that does not exist or occurs twice, memory of another device, ranges outside of the buffer or that
-    /// overlap each other or what is sent; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a
+    /// overlap each other or what is sent, and more for ranks of other hosts than there is memory for; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a
     /// driver error.
     pub fn launch(
         &self,
@@ -116,12 +160,18 @@ impl PointToPoint {
             table[3 * ranks + *rank as usize] = start as u64;
         }
         check_apart(buffer, sends, receives)?;
+        if let Some(staging) = &inner.staging {
+            let places = &mut table[ranks..2 * ranks];
+            staging.take(stream, inner.comm.rank(), sends, |rank, place| places[rank as usize] = place)?;
+        }
         let array = inner.filled(&table)?;
         let numbers = |which: usize| {
             let each = array.slice(8 * ranks * which..8 * ranks * (which + 1))?;
             Ok::<_, Error>(Numbers::Each(each))
         };
-        let keep: Vec<KeepAlive> = sends.iter().map(|(_, slice)| Arc::clone(slice.keep_alive())).collect();
+        let mut keep: Vec<KeepAlive> =
+            sends.iter().map(|(_, slice)| Arc::clone(slice.keep_alive())).collect();
+        keep.extend(inner.staging.iter().map(|staging| Arc::clone(&staging.memory) as KeepAlive));
         let rows = Rows {
             send_counts: numbers(0)?,
             send_offsets: numbers(1)?,
@@ -135,12 +185,60 @@ impl PointToPoint {
     }
 }
 
-impl Inner {
-    fn new_table(&self) -> Result<Arc<PinnedBuffer>> {
-        let bytes = 4 * 8 * self.comm.size() as usize;
-        Ok(Arc::new(PinnedBuffer::new(self.comm.context(), bytes)?))
+impl Staging {
+    fn new(comm: &Communicator, hosts: Hosts, bytes: Option<usize>) -> Result<Self> {
+        let scratch = comm.scratch();
+        let some = usize::try_from(scratch.left() / SHARE).unwrap_or(usize::MAX);
+        let bytes = bytes.unwrap_or(some).max(LINE);
+        let share = scratch.take_within(bytes as u64).ok_or_else(|| {
+            let message = format!(
+                "memory for what goes to ranks of other hosts takes {bytes} bytes of scratch, and this rank has {} left; ask for less with \
+                 with_staging_bytes(), or set AQUEDUCT_SCRATCH_BYTES (or CommunicatorConfig::with_scratch_bytes)",
+                scratch.left()
+            );
+            Error::usage(PREPARE, message)
+        })?;
+        let buffer = Arc::new(GpuBuffer::new(comm.context(), bytes)?);
+        Ok(Self { hosts, memory: Arc::new(Memory { buffer, _share: share }) })
     }
 
+    /// Enqueues copies of what `me` sends to ranks of other hosts, and tells their `place`s.
+    fn take(
+        &self,
+        stream: &Stream,
+        me: u32,
+        sends: &[(u32, DeviceSlice)],
+        mut place: impl FnMut(u32, u64),
+    ) -> Result<()> {
+        let buffer = &self.memory.buffer;
+        let far = || sends.iter().filter(|(rank, _)| !self.hosts.share(me, *rank));
+        // No slice is longer than the address space, and neither are all, which lie in it beside each other or are refused.
+        let needed =
+            far().fold(0_usize, |all, (_, slice)| all.saturating_add(slice.len().next_multiple_of(LINE)));
+        if needed > buffer.len().next_multiple_of(LINE) {
+            let message = format!(
+                "{needed} bytes go to ranks of other hosts, and the memory for such has {}; give \
+                 CollectiveConfig::with_staging_bytes({needed}) or more to PointToPoint::prepare_with(), or send less at once",
+                buffer.len()
+            );
+            return Err(Error::usage(LAUNCH, message));
+        }
+        let mut at = 0;
+        for (rank, slice) in far().filter(|(_, slice)| !slice.is_empty()) {
+            let part = buffer.slice(at..at + slice.len())?;
+            stream.copy(&part, slice)?;
+            place(*rank, part.ptr());
+            at += slice.len().next_multiple_of(LINE);
+        }
+        Ok(())
+    }
+}
+
+fn new_table(comm: &Communicator) -> Result<Arc<PinnedBuffer>> {
+    Ok(Arc::new(PinnedBuffer::new(comm.context(), 4 * 8 * comm.size() as usize)?))
+}
+
+impl Inner {
     fn free_table(&self) -> Option<Arc<PinnedBuffer>> {
         // A count of one means that the last call has given the table back; the lock keeps other calls from taking it.
         let mut tables = lock(&self.tables);
@@ -155,7 +253,7 @@ impl Inner {
             None => {
                 // A graph keeps a table for each of its calls, so the pool also grows during captures.
                 let relaxed = ThreadCaptureMode::relaxed(self.comm.context().driver())?;
-                let table = self.new_table()?;
+                let table = new_table(&self.comm)?;
                 drop(relaxed);
                 lock(&self.tables).push(Arc::clone(&table));
                 table

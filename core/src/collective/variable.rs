@@ -19,7 +19,7 @@ const LAUNCH: &str = "VariableCollective::launch";
 
 /// An all-to-all, all-gather or reduce-scatter of parts of any sizes, which lie in device memory: the host need not know them.
 ///
-/// Each call is one kernel launch, which moves as many bytes as the counts say. The kernel exchanges all counts first, so that every rank
+/// Each call is one kernel launch, which moves as many bytes as the counts say; between hosts, proxies move them. The kernel exchanges all counts first, so that every rank
 /// sees whether every part fits. If one does not, nothing is moved anywhere, and on every rank the next wait for the stream returns
 /// an error that names the two ranks; later calls are not affected. A graph can capture calls; a replay reads the counts anew.
 ///
@@ -132,14 +132,15 @@ impl VariableCounts {
 
 impl VariableCollective {
     /// Compiles the plan and shows its memory to the peers. `kind` is `AllToAll`, `AllGather` or `ReduceScatter`; of `config`, only the
-    /// variants play a part, and only in a reduce-scatter, [`in_any_order`](CollectiveConfig::in_any_order), and
+    /// variants play a part, and only in a reduce-scatter, [`in_any_order`](CollectiveConfig::in_any_order),
+    /// [`with_port_transport`](CollectiveConfig::with_port_transport), and
     /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes), without
     /// which there is no memory for [`launch_staged`](Self::launch_staged). Collective: every rank calls it with the same, in the same
     /// order as other collective calls.
     ///
     /// # Errors
     /// `InvalidUsage` for another collective, a reduce-scatter without variants, or settings that differ between ranks;
-    /// `Unsupported` for ranks of several hosts, and where a peer's memory cannot be reached; otherwise as for [`Executor::prepare`].
+    /// `Unsupported` where the memory of a peer of this host cannot be reached; otherwise as for [`Executor::prepare`].
     pub fn prepare(
         comm: &Communicator,
         kind: Kind,
@@ -148,13 +149,12 @@ impl VariableCollective {
     ) -> Result<Self> {
         let deadline = deadline.into();
         let _turn = comm.collective_call(PREPARE, deadline)?;
-        Hosts::must_be_one(PREPARE, comm)?;
         if let Err(error) = check(&kind, &config) {
             return Err(Executor::decline(comm, error, deadline));
         }
         // An all-gather sends every rank the same part.
         let planned = if kind == Kind::AllGather { Kind::AllToAll } else { kind.clone() };
-        let plan = plans::variable(&planned, shape(comm));
+        let plan = plans::variable(&planned, shape(comm), &Hosts::of(comm));
         let mut plan = plan.ok_or_else(|| Error::new(ErrorKind::Internal, PREPARE, "no plan"))??;
         // Ranks compare it, and two collectives have the same plan.
         plan.name = format!("{} of variable sizes", kind.name());
@@ -208,7 +208,8 @@ impl VariableCollective {
     /// # Errors
     /// `InvalidUsage` for counts of another collective, arrays that are too short or misaligned, a variant that was not prepared, or
     /// buffers of another `VariableCollective`; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is
-    /// aborted; a driver error. A part that does not fit is an error of the next wait for the stream, on every rank.
+    /// aborted; a driver error. A part that does not fit is an error of the next wait for the stream, on every rank; so is a part of a
+    /// reduce-scatter between hosts that is longer than there is scratch for one.
     pub fn launch(
         &self,
         stream: &Stream,

@@ -46,12 +46,12 @@ impl Kernel {
 fn numbers(step: &Step) -> Vec<Number> {
     let operand = |side: &Operand| [side.address, side.first, side.rank];
     match step {
-        Step::Sync | Step::ShowRows | Step::JudgeRows | Step::Mark { .. } => Vec::new(),
+        Step::Sync | Step::FindRows | Step::ShowRows | Step::JudgeRows | Step::Mark { .. } => Vec::new(),
         Step::Barrier { state, blocks } => vec![*state, *blocks],
         Step::Signal(list) => list.iter().flat_map(|one| [one.outbound, one.peer, one.inbound]).collect(),
         Step::Wait(list) => list.iter().flat_map(|one| [one.inbound, one.expected, one.rank]).collect(),
         Step::Acquire { at } | Step::Release { at } => vec![*at],
-        Step::PortWait { channel } => vec![*channel],
+        Step::PortWait { channel } | Step::PutRows { channel } => vec![*channel],
         Step::Move(moved) => {
             let sides = moved.sources.iter().chain(&moved.targets).flat_map(operand);
             let share = moved.share.iter().flat_map(|share| [share.member, share.of]);
@@ -128,14 +128,19 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
             return fail("rows need counted calls: use double scratch".to_owned());
         }
         if rows.words.saturating_add(11) > kernel.addresses
-            || rows.controls.saturating_add(kernel.ranks) > kernel.addresses
+            || rows.controls.saturating_add(rows.reached) > kernel.addresses
         {
             return fail(
-                "rows need the addresses of all control areas, and the 11 words of their numbers".to_owned(),
+                "rows need the addresses of all reached control areas, and the 11 words of their numbers"
+                    .to_owned(),
             );
         }
     }
-    let by_rows = |step: &Step| matches!(step, Step::ShowRows | Step::JudgeRows);
+    let by_rows = |step: &Step| match step {
+        Step::FindRows | Step::ShowRows | Step::JudgeRows | Step::PutRows { .. } => true,
+        Step::Port(port) => port.put.is_some_and(|put| put.by_rows),
+        _ => false,
+    };
     if kernel.rows.is_none() && kernel.steps().any(by_rows) {
         return fail("a step of rows in a kernel that has none".to_owned());
     }
@@ -187,11 +192,13 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                 let users = |side: &Operand| matches!(side.base, Base::Input | Base::Output);
                 if moved.by_rows
                     && (moved.count != Number::Fixed(1)
-                        || !moved.sources.iter().chain(&moved.targets).all(users)
-                        || moved.sources[0].base != Base::Input)
+                        || moved.sources.iter().any(|source| source.base == Base::Packets)
+                        || !moved.targets.iter().all(users)
+                        || !moved.sources.iter().any(|source| source.base == Base::Input))
                 {
                     return fail(
-                        "a move by rows is of one chunk of input and output, from an input".to_owned(),
+                        "a move by rows is of one chunk, from an input, and others in scratch, to inputs and outputs"
+                            .to_owned(),
                     );
                 }
                 if moved.by_rows && kernel.rows.is_none() {
@@ -214,6 +221,16 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
                         || put.awaits.is_some_and(|awaited| !packets(&awaited))
                 };
                 let has_packets = |put: super::PortPut| packets(&put.source);
+                if let Some(put) = port.put.filter(|put| put.by_rows)
+                    && (put.count != Number::Fixed(1)
+                        || put.source.base != Base::Input
+                        || put.awaits.is_some()
+                        || !matches!(put.target.base, Base::Output | Base::Scratch))
+                {
+                    return fail(
+                        "a put by rows is of one chunk, from an input to an output or to scratch".to_owned(),
+                    );
+                }
                 if kernel.packets == PacketForm::Ll128 && port.put.is_some_and(has_packets) {
                     return fail("a proxy keeps no lines whole: it puts LL16 packets only".to_owned());
                 }

@@ -1,7 +1,7 @@
 //! Steps of one thread, or of neighbouring threads of the first warp.
 
 use super::text::Text;
-use super::{Number, Port, Signal, Step, Wait, port};
+use super::{Number, Port, Rows, Signal, Step, Wait, port};
 use crate::TemplateError;
 
 /// Steps of a list that lanes of the first warp take at once.
@@ -14,6 +14,7 @@ enum Act<'s> {
     Semaphore { at: Number, acquires: bool },
     Port(&'s Port),
     PortWait { channel: Number },
+    PutRows { channel: Number, rows: Rows },
 }
 
 impl Act<'_> {
@@ -23,7 +24,7 @@ impl Act<'_> {
             Self::Wait(list) => list.len(),
             Self::Semaphore { .. } | Self::PortWait { .. } => 1,
             Self::Port(port) if awaits(port) => LANES,
-            Self::Port(_) => 1,
+            Self::Port(_) | Self::PutRows { .. } => 1,
         }
     }
 
@@ -32,7 +33,7 @@ impl Act<'_> {
             Self::Signal(_) => false,
             Self::Wait(_) => true,
             Self::Semaphore { acquires, .. } => *acquires,
-            Self::Port(_) | Self::PortWait { .. } => true,
+            Self::Port(_) | Self::PortWait { .. } | Self::PutRows { .. } => true,
         }
     }
 }
@@ -48,8 +49,11 @@ pub(super) struct Since {
 
 /// Whether the step is one thread's, or one thread's of a warp.
 pub(super) fn is_control(step: &Step) -> bool {
-    use Step::{Acquire, Port, PortWait, Release, Signal, Wait};
-    matches!(step, Signal(_) | Wait(_) | Acquire { .. } | Release { .. } | Port(_) | PortWait { .. })
+    use Step::{Acquire, Port, PortWait, PutRows, Release, Signal, Wait};
+    matches!(
+        step,
+        Signal(_) | Wait(_) | Acquire { .. } | Release { .. } | Port(_) | PortWait { .. } | PutRows { .. }
+    )
 }
 
 /// Whether the first warp waits for packets.
@@ -59,8 +63,10 @@ fn awaits(port: &Port) -> bool {
 
 /// The state behind a step of this kind.
 pub(super) fn after(step: &Step, since: Since) -> Since {
-    let gives_up =
-        matches!(step, Step::Wait(_) | Step::Acquire { .. } | Step::Port(_) | Step::PortWait { .. });
+    let gives_up = matches!(
+        step,
+        Step::Wait(_) | Step::Acquire { .. } | Step::Port(_) | Step::PortWait { .. } | Step::PutRows { .. }
+    );
     let lanes = match step {
         Step::Signal(list) => list.len() > 1,
         Step::Wait(list) => list.len() > 1,
@@ -138,6 +144,7 @@ fn write_act(text: &mut Text<'_>, act: &Act<'_>, loops: bool) -> Result<(), Temp
         }
         Act::Port(port) => port::write(text, port, loops),
         Act::PortWait { channel } => port::wait(text, *channel),
+        Act::PutRows { channel, rows } => port::put_rows(text, *channel, *rows),
     }
 }
 
@@ -203,6 +210,10 @@ fn acts<'s>(text: &Text<'_>, step: &'s Step) -> Vec<Act<'s>> {
         Step::Release { at } => vec![Act::Semaphore { at: *at, acquires: false }],
         Step::Port(port) => vec![Act::Port(port)],
         Step::PortWait { channel } => vec![Act::PortWait { channel: *channel }],
+        // A kernel without rows has no such step.
+        Step::PutRows { channel } => {
+            text.kernel.rows.iter().map(|&rows| Act::PutRows { channel: *channel, rows }).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -119,21 +119,26 @@ pub struct Laps {
 }
 
 /// How ranks tell each other the places and sizes of chunks, once in each call: each block shows this rank's rows to the block of
-/// its number at every rank ([`Step::ShowRows`]), and each block compares all rows of all ranks itself ([`Step::JudgeRows`]). A
+/// its number at every rank ([`Step::ShowRows`]), and each block compares all rows of all ranks itself ([`Step::JudgeRows`]). If
+/// there are ranks that this one does not reach, only the first block shows and puts rows, into tables that all blocks share. A
 /// [`PlanRow`](crate::abi::PlanRow) speaks of one pair of ranks; row `s * ranks + r` of a block's table is what rank s says of
 /// rank r.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// This rank.
     pub me: u32,
+    /// Ranks that this one reaches, itself included. If these are not all, all blocks share the first block's tables.
+    pub reached: u32,
     /// Offset in every rank's control area of the tables: two halves for each block, of `ranks * ranks` rows each.
     pub tables: u32,
-    /// Index of the address of rank 0's control area; those of the others follow.
+    /// Index of the address of the control area of the first rank that is reached; those of the others follow.
     pub controls: u32,
     /// Index of the first of 11 addresses that are the words of a [`PlanRows`](crate::abi::PlanRows).
     pub words: u32,
     /// Parts that are sent must fill the room, as where rows are reduced.
     pub exact: bool,
+    /// Parts that are sent must fit a chunk of scratch.
+    pub bounded: bool,
 }
 
 /// Records of times: [`TraceRecord`](crate::abi::TraceRecord), `records` of them for each block, one block's behind the other's.

@@ -54,8 +54,16 @@ pub(super) fn write(text: &mut Text<'_>, moved: &Move, loops: bool, asks: bool) 
             ],
         )?;
         if moved.by_rows {
-            row_steps::range(text, moved, &work.sides[0].first)?;
-            work.sides.iter().try_for_each(|side| row_steps::locate(text, side))?;
+            let inputs = work.sources().map(|(_, side)| side).filter(|side| side.base == Base::Input);
+            // There is one, and all are equally long: `check` and the rows' comparison have seen to it.
+            let row = inputs.map(|side| side.first.clone()).next().unwrap_or_default();
+            row_steps::range(text, moved, &row)?;
+            let (users, scratch): (Vec<_>, Vec<_>) = work.sides.iter().partition(|side| side.is_users());
+            users.into_iter().try_for_each(|side| row_steps::locate(text, side))?;
+            scratch.into_iter().try_for_each(|side| side.locate(text))?;
+            if let [source, target] = &work.sides[..] {
+                row_steps::unless_same(text, source, target, "PAST")?;
+            }
         } else {
             range(text, moved, loops, ["%m_start", "%m_end"])?;
             work.sides.iter().filter(|side| !work.is_late(side)).try_for_each(|side| side.locate(text))?;

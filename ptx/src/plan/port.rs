@@ -2,7 +2,7 @@
 
 use super::side::{Side, name};
 use super::text::Text;
-use super::{Base, Number, Port, PortPut};
+use super::{Base, Number, Port, PortPut, Rows, row_steps};
 use crate::TemplateError;
 use crate::abi::TriggerKind;
 
@@ -15,12 +15,29 @@ pub(super) fn write(text: &mut Text<'_>, port: &Port, loops: bool) -> Result<(),
     text.include("plan_port", &[])?;
     let channel = text.number(port.channel)?;
     text.address(&channel, "%q_handle")?;
-    if let Some(put) = &port.put {
+    if let Some(put) = port.put.as_ref().filter(|put| put.by_rows) {
+        let source = Side::of(text, &put.source, "%q_from".to_owned())?;
+        let target = Side::of(text, &put.target, "%q_to".to_owned())?;
+        row_steps::piece(text, &source, &target, rest)?;
+        ask(text, port.flush, "ASKED")?;
+    } else if let Some(put) = &port.put {
         pieces(text, put, rest, port.flush, loops)?;
     } else {
         text.include("plan_no_piece", &[("REST", &rest)])?;
         ask(text, port.flush, "ASKED")?;
     }
+    text.line("}");
+    Ok(())
+}
+
+/// Writes the request to put a rank's rows, for the first thread.
+pub(super) fn put_rows(text: &mut Text<'_>, channel: Number, rows: Rows) -> Result<(), TemplateError> {
+    text.line("{");
+    text.include("plan_port", &[])?;
+    let channel = text.number(channel)?;
+    text.address(&channel, "%q_handle")?;
+    row_steps::put(text, rows)?;
+    ask(text, false, "ASKED")?;
     text.line("}");
     Ok(())
 }

@@ -140,11 +140,14 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
                 moves::write(text, moved, loops, since.gave_up)?;
                 since.gave_up |= moves::may_give_up(moved);
             }
-            Step::ShowRows | Step::JudgeRows => {
-                // A kernel without rows has neither step.
+            Step::FindRows | Step::ShowRows | Step::JudgeRows => {
+                // A kernel without rows has none of these steps.
                 if let Some(rows) = text.kernel.rows {
-                    let write = if *step == Step::ShowRows { row_steps::show } else { row_steps::judge };
-                    write(text, rows)?;
+                    match step {
+                        Step::FindRows => row_steps::find(text, rows)?,
+                        Step::ShowRows => row_steps::show(text, rows)?,
+                        _ => row_steps::judge(text, rows)?,
+                    }
                 }
             }
             Step::Mark { number } => text.include("plan_mark", &[("NUMBER", number)])?,
@@ -155,7 +158,8 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
             | Step::Acquire { .. }
             | Step::Release { .. }
             | Step::Port(_)
-            | Step::PortWait { .. } => {
+            | Step::PortWait { .. }
+            | Step::PutRows { .. } => {
                 taken = rest.iter().take_while(|step| control::is_control(step)).count();
                 control::write(text, &rest[..taken], loops, since)?;
             }

@@ -38,8 +38,17 @@ pub enum Step {
         /// Offset of its u32 in the control area.
         at: Number,
     },
-    /// All threads of the block write this rank's rows into the tables of all ranks. Sync and signal all ranks next.
+    /// All threads of the block write this rank's rows into the tables of all ranks that it reaches. Sync next, signal these ranks, and
+    /// put the rows to the others.
     ShowRows,
+    /// All threads of a block that shows no rows find those that the first block has shown and been sent. Meet that block next.
+    FindRows,
+    /// Asks the proxy to put this rank's rows into the tables of a peer that the rank does not reach, and signals it.
+    PutRows {
+        /// Index of the address of a [`PortChannelHandle`](crate::abi::PortChannelHandle) in device memory, whose memories begin with
+        /// the control areas.
+        channel: Number,
+    },
     /// All threads of the block compare the rows of all ranks, once signals of all have been waited for and the block has met. If
     /// one does not fit, all blocks of all ranks leave.
     JudgeRows,
@@ -116,8 +125,8 @@ pub struct Move {
     pub reduction: Option<Reduction>,
     /// The block's part, if several blocks handle the range together.
     pub share: Option<Share>,
-    /// Each operand is one chunk of a size of its own, of input or output: its `first` is the row that speaks of it, and the
-    /// first source's row has the size.
+    /// Each operand of input or output is one chunk of a size of its own: its `first` is the row that speaks of it. The row of the first
+    /// source that is an input has the size of all, also of sources in scratch, which begin where their chunks do.
     pub by_rows: bool,
 }
 
@@ -201,4 +210,6 @@ pub struct PortPut {
     pub count: Number,
     /// Waits for the source's packets first, which `source` of this operand finds in memory.
     pub awaits: Option<Operand>,
+    /// The source, and a target in an output, are chunks of sizes of their own, as in a [`Move`]. The source's row has the size.
+    pub by_rows: bool,
 }

@@ -197,7 +197,7 @@ fn a_record_names_the_sender_of_a_missing_line() {
 #[test]
 fn proxies_put_no_lines() {
     let side = operand(0, Base::Packets, 0);
-    let put = PortPut { source: side, target: side, count: fixed(1), awaits: None };
+    let put = PortPut { source: side, target: side, count: fixed(1), awaits: None, by_rows: false };
     let step = Step::Port(Port { channel: fixed(0), put: Some(put), signal: true, flush: false });
     let plan = |step| with_lines(kernel(1, Element::U8, vec![step]), 0, CHUNKS);
     let target = aqueduct_ptx::Target::new(90);

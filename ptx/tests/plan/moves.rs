@@ -269,7 +269,8 @@ fn mistakes_are_refused() {
         kernel
     };
     let port = |data: Option<Operand>, signal: bool| {
-        let put = |side| PortPut { source: side, target: side, count: fixed(1), awaits: None };
+        let put =
+            |side| PortPut { source: side, target: side, count: fixed(1), awaits: None, by_rows: false };
         let channel = if data.is_some() || !signal { fixed(0) } else { Number::Row(0) };
         Step::Port(Port { channel, put: data.map(put), signal, flush: true })
     };

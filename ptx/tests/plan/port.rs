@@ -155,6 +155,7 @@ fn forward(ranks: u32, chunk: u32, peer: u32) -> Step {
         target: Operand { address: fixed(more + 2), ..packets(0) },
         count: fixed(1),
         awaits: Some(Operand { rank: fixed(peer), ..packets(chunk) }),
+        by_rows: false,
     };
     Step::Port(Port { channel: fixed(more), put: Some(put), signal: true, flush: false })
 }
@@ -166,6 +167,7 @@ fn port(put: Option<(Base, u32, Base, u32, u32)>, signal: bool, flush: bool) -> 
         target: Operand { address: fixed(ADDRESSES + 2), ..operand(0, to, place) },
         count: fixed(count),
         awaits: None,
+        by_rows: false,
     });
     Step::Port(Port { channel: fixed(ADDRESSES), put, signal, flush })
 }

@@ -1,7 +1,7 @@
 //! Ranks of several hosts.
 
 use aqueduct::ErrorKind;
-use aqueduct::collective::{Collective, CollectiveConfig, PointToPoint, VariableCollective};
+use aqueduct::collective::{Collective, CollectiveConfig};
 use aqueduct::comm::Transport;
 use aqueduct::plan::{Element, Kind, Reduction};
 
@@ -13,7 +13,6 @@ fn run(rank: &Rank) {
         of_kind(rank, kind);
     }
     barrier(rank);
-    refused(rank);
     unreached(rank);
 }
 
@@ -39,16 +38,6 @@ fn of_kind(rank: &Rank, kind: Kind) {
     bench.replays(PLACES[0], 7);
     bench.replays(PLACES[3], 7);
     rank.barrier();
-}
-
-/// Memory that another host would have to map.
-fn refused(rank: &Rank) {
-    let variable = VariableCollective::prepare(&rank.comm, Kind::AllToAll, config(), soon()).map(drop);
-    let messages = PointToPoint::prepare(&rank.comm, soon()).map(drop);
-    for error in [variable, messages].map(Result::unwrap_err) {
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.message().contains("several hosts"), "{error}");
-    }
 }
 
 /// A transport that does not reach other hosts.

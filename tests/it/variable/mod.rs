@@ -1,6 +1,7 @@
 //! Collectives whose sizes only the device knows, and groups of sends and receives.
 
 mod groups;
+mod over_hosts;
 mod parts;
 mod tables;
 

@@ -1,5 +1,7 @@
 //! All-to-all.
 
+use super::hosts::Hosts;
+use super::links::{links, meet_with_rows};
 use super::shape::{Shape, peers, scratch};
 use crate::plan::program::{CollectiveProgram, Pattern};
 
@@ -38,10 +40,22 @@ pub(super) fn by_all_blocks(shape: Shape) -> CollectiveProgram {
     program
 }
 
-/// The same with parts of sizes of their own.
-pub(super) fn variable(shape: Shape) -> CollectiveProgram {
+/// The same with parts of sizes of their own, of ranks of any hosts.
+pub(super) fn variable(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let program = shape.variable_program("all-to-all-v zero-copy", Pattern::all_to_all(shape.ranks, 1));
-    write_parts(&program, shape);
+    let group = shape.group();
+    for rank in program.ranks() {
+        let (me, input) = (rank.index(), rank.input());
+        let (near, far) = links(&shape, hosts, rank, &peers(&rank));
+        let part = |peer: u32| Some((program.rank(peer).output().chunk(me), input.chunk(peer)));
+        meet_with_rows(&near, &far);
+        far.put(part);
+        shape.copy_own(&rank, rank.output().chunk(me), input.chunk(me));
+        near.put((&group).into(), part);
+        near.come();
+        far.come(|_| true);
+        far.end();
+    }
     program
 }
 

@@ -1,7 +1,6 @@
 //! Which ranks share a host.
 
 use crate::comm::Communicator;
-use crate::error::{Error, ErrorKind, Result};
 
 /// The host of each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +20,6 @@ impl Hosts {
         Self::new(comm.size(), |one, other| peers[one as usize].same_host(&peers[other as usize]))
     }
 
-    /// An error of `op`: `Unsupported` unless all ranks are on one host.
-    pub(in super::super) fn must_be_one(op: &'static str, comm: &Communicator) -> Result<()> {
-        if Self::of(comm).count() < 2 {
-            return Ok(());
-        }
-        let message = "the ranks are on several hosts, and this needs memory that all of them map; use a communicator of one host's ranks";
-        Err(Error::new(ErrorKind::Unsupported, op, message))
-    }
-
     /// Of ranks `0..ranks`, where `share` says whether two are on one host. Hosts are numbered by their first ranks.
     pub(in super::super) fn new(ranks: u32, share: impl Fn(u32, u32) -> bool) -> Self {
         let (mut places, mut all): (Vec<(u32, u32)>, Vec<Vec<u32>>) = (Vec::new(), Vec::new());
@@ -46,7 +36,7 @@ impl Hosts {
         Self { places, ranks: all, equal }
     }
 
-    pub(super) fn share(&self, one: u32, other: u32) -> bool {
+    pub(in super::super) fn share(&self, one: u32, other: u32) -> bool {
         self.place(one).0 == self.place(other).0
     }
 

@@ -30,6 +30,20 @@ pub(super) fn links<'p>(shape: &Shape, hosts: &Hosts, rank: Rank<'p>, peers: &[u
     (Near { channels: shape.channels(&rank, &near) }, Far { rank, blocks: shape.blocks, channels })
 }
 
+/// The beginning of a plan whose parts have sizes of their own: each rank tells all others that it has begun, with its rows, and has heard
+/// the same of all. Within one host, each block meets those of its number; otherwise one block meets all ranks for the others.
+pub(super) fn meet_with_rows(near: &Near<'_>, far: &Far<'_>) {
+    if far.channels.is_empty() {
+        return near.begin();
+    }
+    far.tell(|_| true);
+    let channels = near.channels.get(ASKS as usize).into_iter().flatten();
+    channels.clone().for_each(|channel| channel.relaxed_signal(ASKS, SyncType::None));
+    channels.for_each(|channel| channel.wait(ASKS, SyncType::After));
+    far.told(|_| true);
+    far.meet();
+}
+
 impl Near<'_> {
     /// Tells these ranks that this one has begun the call, and waits until they have told it.
     pub(super) fn begin(&self) {

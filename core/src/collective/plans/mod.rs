@@ -39,11 +39,11 @@ pub(super) use barrier::barrier;
 pub(super) use hosts::Hosts;
 pub(super) use shape::Shape;
 
-/// The plan for parts of sizes of their own, on buffers that the peers reach: an all-to-all or a reduce-scatter.
-pub(super) fn variable(kind: &Kind, shape: Shape) -> Option<Result<Plan>> {
+/// The plan for parts of sizes of their own, on buffers that peers and proxies reach: an all-to-all or a reduce-scatter.
+pub(super) fn variable(kind: &Kind, shape: Shape, hosts: &Hosts) -> Option<Result<Plan>> {
     let program = match kind {
-        Kind::AllToAll => all_to_all::variable(shape),
-        Kind::ReduceScatter => reduce_scatter::variable(shape),
+        Kind::AllToAll => all_to_all::variable(shape, hosts),
+        Kind::ReduceScatter => reduce_scatter::variable(shape, hosts),
         _ => return None,
     };
     Some(program.compile())

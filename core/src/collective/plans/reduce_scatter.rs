@@ -1,5 +1,7 @@
 //! Reduce-scatter.
 
+use super::hosts::Hosts;
+use super::links::{links, meet_with_rows};
 use super::shape::{Shape, peers, plain, scratch};
 use crate::plan::program::{CollectiveProgram, Form, Pattern, Reduction};
 
@@ -31,21 +33,6 @@ pub(super) fn packets(shape: Shape) -> CollectiveProgram {
 pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     let n = shape.ranks;
     let program = shape.program("reduce-scatter zero-copy", Pattern::reduce_scatter(n, 1));
-    read_parts(&program, shape);
-    program
-}
-
-/// The same with parts of sizes of their own.
-pub(super) fn variable(shape: Shape) -> CollectiveProgram {
-    let program =
-        shape.variable_program("reduce-scatter-v zero-copy", Pattern::reduce_scatter(shape.ranks, 1));
-    read_parts(&program, shape);
-    program
-}
-
-/// Every rank reads its part of all inputs.
-fn read_parts(program: &CollectiveProgram, shape: Shape) {
-    let n = shape.ranks;
     let group = shape.group();
     for rank in program.ranks() {
         let (me, output) = (rank.index(), rank.output().chunk(0));
@@ -58,4 +45,33 @@ fn read_parts(program: &CollectiveProgram, shape: Shape) {
             }
         });
     }
+    program
+}
+
+/// The same with parts of sizes of their own, of ranks of any hosts: what ranks of other hosts have for this one comes to its scratch.
+pub(super) fn variable(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
+    let n = shape.ranks;
+    let program = shape.variable_program("reduce-scatter-v zero-copy", Pattern::reduce_scatter(n, 1));
+    let scratch = (hosts.count() > 1).then(|| scratch(&program, n));
+    let group = shape.group();
+    for rank in program.ranks() {
+        let (me, input, output) = (rank.index(), rank.input(), rank.output().chunk(0));
+        let (near, far) = links(&shape, hosts, rank, &peers(&rank));
+        let place = |of: u32, from: u32| Some(scratch.as_ref()?[of as usize].chunk(from));
+        meet_with_rows(&near, &far);
+        far.put(|peer| Some((place(peer, me)?, input.chunk(peer))));
+        far.come(|_| true);
+        let part = |from: u32| {
+            let far = place(me, from).filter(|_| !hosts.share(me, from));
+            plain(far.unwrap_or_else(|| program.rank(from).input().chunk(me)))
+        };
+        match n {
+            1 if shape.in_place => {}
+            1 => rank.copy(output, input.chunk(me), &group),
+            _ => rank.reduce_in_order(output, (0..n).map(part), Reduction::Sum, &group),
+        }
+        near.come();
+        far.end();
+    }
+    program
 }

@@ -32,7 +32,11 @@ fn all(ranks: u32, blocks: u32) -> Vec<Plan> {
                 copied(&kind, shape),
             ];
             plans.extend(made.into_iter().flatten().map(Result::unwrap));
-            plans.extend(variable(&kind, shape).filter(|_| !in_place).map(Result::unwrap));
+            plans.extend(
+                variable(&kind, shape, &Hosts::new(shape.ranks, |_, _| true))
+                    .filter(|_| !in_place)
+                    .map(Result::unwrap),
+            );
         }
     }
     plans
@@ -80,6 +84,15 @@ fn plans_are_right_over_hosts() {
         let (of, ranks) = (of.as_bytes(), of.len() as u32);
         let hosts = Hosts::new(ranks, |one, other| of[one as usize] == of[other as usize]);
         checked(&barrier(ranks, &hosts).unwrap());
+        for (kind, blocks) in
+            [(Kind::AllToAll, 1), (Kind::AllToAll, 3), (Kind::ReduceScatter, 1), (Kind::ReduceScatter, 2)]
+        {
+            let shape =
+                Shape { ranks, in_place: false, blocks, threads: 128, copy_engines: false, own: false };
+            let plan = variable(&kind, shape, &hosts).unwrap().unwrap();
+            checked(&plan);
+            simulated(&plan);
+        }
         for kind in kinds(ranks) {
             for in_place in [false, true].into_iter().filter(|&one| !one || in_place_differs(&kind)) {
                 for (blocks, averages) in [(1, Averages::None), (2, Averages::Wide), (2, Averages::Narrow)] {

@@ -15,6 +15,8 @@ const ROW: u32 = size_of::<aqueduct_ptx::abi::PlanRow>() as u32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::plan) struct Control {
     calls: u32,
+    /// The tables that ranks show each other in a plan whose chunks have sizes of their own.
+    tables: u32,
     /// Three counters for each memory channel: outbound, expected, inbound.
     channels: u32,
     /// Three for each rank, to begin a lap.
@@ -23,8 +25,6 @@ pub(in crate::plan) struct Control {
     barriers: u32,
     barrier_places: BTreeMap<u32, u32>,
     semaphores: u32,
-    /// The tables that ranks show each other in a plan whose chunks have sizes of their own.
-    tables: u32,
     /// Bytes of the area.
     pub(in crate::plan) bytes: u32,
 }
@@ -59,24 +59,31 @@ impl Control {
         let barrier_places: BTreeMap<u32, u32> =
             (0..).zip(barriers(rank)).map(|(place, id)| (id, place)).collect();
         let calls = 0;
-        let channels = calls + counters(rank.blocks.len(), 1)?;
+        // Before everything of which ranks may have more or fewer: tables lie at the same place at all of them.
+        let tables = (calls + counters(rank.blocks.len(), 1)?).next_multiple_of(ROW);
+        let channels = match plan.settings.variable_chunks {
+            // Two halves for each block, or for the first one alone where not all ranks map each other's memory.
+            true => {
+                let blocks = if plan.ranks.iter().all(|rank| rank.port_channels.is_empty()) {
+                    rank.blocks.len()
+                } else {
+                    1
+                };
+                let rows = plan.ranks.len().checked_pow(2).and_then(|rows| rows.checked_mul(2 * blocks));
+                let rows =
+                    rows.and_then(|rows| u32::try_from(rows).ok()).and_then(|rows| rows.checked_mul(ROW));
+                rows.and_then(|rows| tables.checked_add(rows))
+                    .filter(|&end| end < 1 << 31)
+                    .ok_or_else(too_many)?
+            }
+            false => calls + counters(rank.blocks.len(), 1)?,
+        };
         let laps = channels + counters(rank.memory_channels.len(), 3)?;
         let lap_barrier = laps + counters(plan.ranks.len(), 3)?;
         let barriers = lap_barrier + COUNTER;
         let semaphores = barriers + counters(barrier_places.len(), 1)?;
-        let tables = (semaphores + counters(rank.semaphores.len().div_ceil(2), 1)?).next_multiple_of(ROW);
-        let bytes = match plan.settings.variable_chunks {
-            // Two halves for each block.
-            true => {
-                let rows =
-                    plan.ranks.len().checked_pow(2).and_then(|rows| rows.checked_mul(2 * rank.blocks.len()));
-                let rows =
-                    rows.and_then(|rows| u32::try_from(rows).ok()).and_then(|rows| rows.checked_mul(ROW));
-                rows.and_then(|rows| tables.checked_add(rows)).ok_or_else(too_many)?
-            }
-            false => semaphores + counters(rank.semaphores.len().div_ceil(2), 1)?,
-        };
-        Ok(Self { calls, channels, laps, lap_barrier, barriers, barrier_places, semaphores, tables, bytes })
+        let bytes = semaphores + counters(rank.semaphores.len().div_ceil(2), 1)?;
+        Ok(Self { calls, tables, channels, laps, lap_barrier, barriers, barrier_places, semaphores, bytes })
     }
 
     /// The counters of calls, one for each block.

@@ -72,8 +72,11 @@ pub(super) fn lower(
             ))),
         };
     }
-    if rows.is_some() {
-        blocks.iter_mut().try_for_each(|steps| rows::open(steps, plan.ranks.len()))?;
+    if let Some(rows) = &rows {
+        let several = blocks.len() > 1;
+        for (nth, steps) in blocks.iter_mut().enumerate() {
+            rows::open(steps, rows, plan.ranks.len(), (nth == 0, several))?;
+        }
     }
     let trace = records.map(|records| ptx::Trace { address: addresses.index(Address::Trace), records });
     if trace.is_some() {

@@ -133,7 +133,11 @@ fn values(steps: &[ptx::Step]) -> Vec<u32> {
 fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
     for step in steps {
         match step {
-            ptx::Step::Sync | ptx::Step::ShowRows | ptx::Step::JudgeRows | ptx::Step::Mark { .. } => {}
+            ptx::Step::Sync
+            | ptx::Step::FindRows
+            | ptx::Step::ShowRows
+            | ptx::Step::JudgeRows
+            | ptx::Step::Mark { .. } => {}
             ptx::Step::Barrier { state, blocks } => [state, blocks].into_iter().for_each(&mut *visit),
             ptx::Step::Signal(list) => {
                 for ptx::Signal { outbound, peer, inbound, relaxed: _ } in list {
@@ -146,7 +150,7 @@ fn numbers(steps: &mut [ptx::Step], visit: &mut dyn FnMut(&mut Number)) {
                 }
             }
             ptx::Step::Acquire { at } | ptx::Step::Release { at } => visit(at),
-            ptx::Step::PortWait { channel } => visit(channel),
+            ptx::Step::PortWait { channel } | ptx::Step::PutRows { channel } => visit(channel),
             ptx::Step::Move(moved) => {
                 moved.sources.iter_mut().chain(&mut moved.targets).for_each(|side| operand(side, visit));
                 visit(&mut moved.count);

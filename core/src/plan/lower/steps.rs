@@ -214,6 +214,16 @@ impl<'p, 'a> Translator<'p, 'a> {
         let peer = self.rank_plan.port_channels.get(put.channel as usize).copied();
         let peer =
             peer.ok_or_else(|| refused(format!("{position}: there is no port channel {}", put.channel)))?;
+        if self.plan.settings.variable_chunks {
+            let data = rows::put(self.plan, self.rank, put, peer, position, self.addresses)?;
+            let channel = self.handle(put.channel, put.source.0, put.target.0);
+            return Ok(ptx::Step::Port(ptx::Port {
+                channel,
+                put: Some(data),
+                signal: put.signal,
+                flush: put.flush,
+            }));
+        }
         let source = in_store(self.rank, put.source, put.form, self.addresses);
         let target = in_store(peer, put.target, put.form, self.addresses);
         let awaits = put.forward.then(|| {
@@ -221,7 +231,7 @@ impl<'p, 'a> Translator<'p, 'a> {
             ptx::Operand { address: Fixed(mine), ..source }
         });
         let channel = self.handle(put.channel, put.source.0, put.target.0);
-        let data = ptx::PortPut { source, target, count: Fixed(put.count), awaits };
+        let data = ptx::PortPut { source, target, count: Fixed(put.count), awaits, by_rows: false };
         Ok(ptx::Step::Port(ptx::Port { channel, put: Some(data), signal: put.signal, flush: put.flush }))
     }
 

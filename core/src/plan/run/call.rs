@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use aqueduct_ptx::abi::PlanArgs;
+use aqueduct_ptx::plan::Base;
 
 use super::buffers::{Shown, Window};
 use super::kernel::Kernel;
@@ -48,6 +49,11 @@ impl Call<'_> {
                 let word = rows.and_then(|rows| rows.get(index as usize).copied());
                 word.ok_or_else(|| missing(address))
             }
+            // Rows have offsets in users' buffers, or addresses of this rank's memory, of which proxies take what lies in the shown input.
+            Address::Offset(_, Base::Input) if rows.is_some() => {
+                shown.map(|shown| input.wrapping_sub(shown.input.ptr())).ok_or_else(|| missing(address))
+            }
+            Address::Offset(_, Base::Output) if rows.is_some() => Ok(0),
             Address::Offset(rank, base) => prepared.offset(shown, rank, base, args, *window),
             Address::Multicast(team, base) => {
                 prepared.team(shown, team, base).ok_or_else(|| missing(address))

@@ -18,14 +18,16 @@ pub(super) struct Overflow {
     told: AtomicU64,
     /// What goes to a rank and its room must be equally long: a reduce-scatter has one part for each rank.
     equal: bool,
+    /// The longest part, in bytes, that ranks of several hosts reduce.
+    longest: Option<u64>,
 }
 
 impl Overflow {
-    /// For a plan of `kind`.
-    pub(super) fn new(context: &Context, kind: &Kind) -> Result<Self> {
+    /// For a plan of `kind`, whose parts have at most `longest` bytes.
+    pub(super) fn new(context: &Context, kind: &Kind, longest: Option<u64>) -> Result<Self> {
         let record = Arc::new(PinnedBuffer::new(context, size_of::<OverflowRecord>())?);
         let equal = matches!(kind, Kind::ReduceScatter);
-        Ok(Self { record, told: AtomicU64::new(0), equal })
+        Ok(Self { record, told: AtomicU64::new(0), equal, longest })
     }
 
     /// The record's address for kernels.
@@ -65,9 +67,18 @@ impl Outcome for Overflow {
         let sender = self.rank(offset_of!(OverflowRecord, sender))?;
         let receiver = self.rank(offset_of!(OverflowRecord, receiver))?;
         let message = match bytes {
-            u64::MAX => format!(
-                "counts and offsets of rank {sender} leave its buffers; no rank has moved anything in this call"
-            ),
+            u64::MAX => {
+                let longer = self.longest.map(|longest| {
+                    format!(
+                        ", or a part is longer than the {longest} bytes of scratch that there are for one from another host (AQUEDUCT_SCRATCH_BYTES \
+                         or CommunicatorConfig::with_scratch_bytes gives more)"
+                    )
+                });
+                format!(
+                    "counts and offsets of rank {sender} leave its buffers{}; no rank has moved anything in this call",
+                    longer.unwrap_or_default()
+                )
+            }
             _ if self.equal => format!(
                 "rank {sender} has {bytes} bytes for rank {receiver}, whose own part has {room}; give the same counts on all \
                  ranks; no rank has moved anything in this call"

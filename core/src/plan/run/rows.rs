@@ -144,6 +144,7 @@ impl Executor {
             output_bytes: output_bytes.min(most_output),
             control: inner.arena.control(),
             scratch_chunk: inner.scratch.0,
+            half: inner.arena.half(),
             // The host does not know how much there is; the kernel with all threads is right for all.
             vectors: u32::MAX,
             ..PlanArgs::default()

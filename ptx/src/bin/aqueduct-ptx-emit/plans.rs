@@ -180,6 +180,7 @@ fn ports(ranks: u32, element: Element, threads: u32) -> Kernel {
                 target: offset(7, at(1, if base == Base::Packets { base } else { Base::Scratch }, 1)),
                 count: fixed(2),
                 awaits: awaits.then_some(at(0, base, 0)),
+                by_rows: false,
             }),
             signal: true,
             flush: !awaits,
@@ -239,14 +240,73 @@ fn by_rows(ranks: u32, element: Element, reduces: bool) -> Kernel {
     Kernel {
         addresses: 3 * ranks + words,
         laps: None,
-        rows: Some(Rows { me: 0, tables: 4096, controls: 0, words: ranks, exact: reduces }),
+        rows: Some(Rows {
+            me: 0,
+            reached: ranks,
+            tables: 4096,
+            controls: 0,
+            words: ranks,
+            exact: reduces,
+            bounded: false,
+        }),
         ..kernel(name, ranks, element, 512, steps, rows)
+    }
+}
+
+/// Chunks of sizes of their own, of which proxies put those of two ranks that this one does not reach, to be reduced from scratch.
+fn rows_by_ports(element: Element) -> Kernel {
+    let words = size_of::<aqueduct_ptx::abi::PlanRows>() as u32 / 8;
+    // Behind the two reached control areas and the words: input and output, scratch, the peer's input, and of each port the handles for rows and
+    // for parts, and the offsets of their memories.
+    let at = |place: u32, base: Base, first: u32| Operand {
+        base,
+        address: fixed(2 + words + place),
+        first: fixed(first),
+        rank: fixed(0),
+        multicast: false,
+    };
+    let port = |peer: u32| (fixed(2 + words + 4 + 2 * peer), fixed(2 + words + 5 + 2 * peer));
+    let put = |peer: u32| {
+        let (source, target) = (at(8, Base::Input, peer), at(9, Base::Scratch, 0));
+        let put = PortPut { source, target, count: fixed(1), awaits: None, by_rows: true };
+        Step::Port(Port { channel: port(peer - 2).1, put: Some(put), signal: true, flush: false })
+    };
+    let meeting = |peer: u32| Step::PutRows { channel: port(peer - 2).0 };
+    let hears = |peer: u32| Step::PortWait { channel: port(peer - 2).0 };
+    let signal = Signal { outbound: fixed(2048), peer: fixed(1), inbound: fixed(2064), relaxed: false };
+    let wait = Wait { inbound: fixed(2064), expected: fixed(2056), rank: fixed(1) };
+    let barrier = || Step::Barrier { state: fixed(4008), blocks: fixed(8) };
+    let share = Some(Share { member: Number::Row(0), of: fixed(8) });
+    let sources =
+        vec![at(0, Base::Input, 0), at(3, Base::Input, 4), at(2, Base::Scratch, 0), at(2, Base::Scratch, 1)];
+    let reduced = moved(sources, vec![at(1, Base::Output, 0)], 1, Some(Reduction::Sum));
+    let reduced = || Step::Move(Move { share, by_rows: true, ..reduced.clone() });
+    let mut first = vec![Step::ShowRows, Step::Sync, meeting(2), meeting(3)];
+    first.extend([
+        Step::Signal(vec![signal]),
+        Step::Wait(vec![wait]),
+        hears(2),
+        hears(3),
+        barrier(),
+        Step::JudgeRows,
+    ]);
+    first.extend([put(2), put(3), hears(2), hears(3), barrier(), reduced()]);
+    let others = vec![Step::FindRows, barrier(), Step::JudgeRows, barrier(), reduced()];
+    let blocks = (0..8).map(|member| Block { shape: member.min(1), row: vec![member] }).collect();
+    let rows = Rows { me: 0, reached: 2, tables: 4096, controls: 0, words: 2, exact: true, bounded: true };
+    Kernel {
+        addresses: 2 + words + 10,
+        laps: None,
+        rows: Some(rows),
+        shapes: vec![Shape { steps: first }, Shape { steps: others }],
+        blocks,
+        ..kernel("rows_by_ports", 4, element, 512, Vec::new(), vec![Vec::new(); 8])
     }
 }
 
 /// All of them, with their names.
 pub(crate) fn all() -> Vec<(String, Kernel)> {
-    let mut kernels = vec![ports(2, Element::F32, 256)];
+    let mut kernels = vec![ports(2, Element::F32, 256), rows_by_ports(Element::F16)];
     for ranks in [2, 4, 8] {
         kernels.push(by_rows(ranks, Element::U8, false));
         let threads = if ranks == 8 { 512 } else { 1024 };

@@ -124,6 +124,8 @@ fn plan(ranks: u32, me: u32, blocks: u32, element: Element, reduction: Option<Re
             controls: ADDRESSES * ranks,
             words: ADDRESSES * ranks + ranks,
             exact: reduction.is_some(),
+            reached: ranks,
+            bounded: false,
         }),
         blocks: rows.into_iter().map(|row| Block { shape: 0, row }).collect(),
         ..kernel(ranks, element, steps)

@@ -1,0 +1,143 @@
+//! Plans that lower to kernels with rows, and those that cannot.
+
+use super::super::super::ir::Op;
+use super::super::super::program::{CollectiveProgram, Pattern, SyncType};
+use super::super::{Averages, Ways};
+use super::*;
+use crate::error::ErrorKind;
+
+/// Ranks 0 and 1 of one host and rank 2 of another send each other parts of any size, with so many blocks.
+fn all_to_all(blocks: u32) -> Plan {
+    let program = CollectiveProgram::new("by rows", Pattern::all_to_all(3, 1));
+    let program = program.variable_chunks(true).double_scratch(true).fusion(false);
+    let all: Vec<u32> = (0..blocks).collect();
+    for rank in program.ranks() {
+        let (me, input) = (rank.index(), rank.input());
+        let (near, far): (Vec<u32>, Vec<u32>) = rank.peers().partition(|&peer| (peer < 2) == (me < 2));
+        let near: Vec<_> = near.into_iter().map(|peer| rank.memory_channel(peer)).collect();
+        let far: Vec<_> = far.into_iter().map(|peer| rank.port_channel(peer)).collect();
+        far.iter().for_each(|channel| channel.signal(0, SyncType::None));
+        near.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
+        near.iter().for_each(|channel| channel.wait(0, SyncType::After));
+        far.iter().for_each(|channel| channel.wait(0, SyncType::After));
+        rank.barrier(all.clone());
+        let there = |peer: u32| program.rank(peer).output().chunk(me);
+        far.iter().for_each(|channel| {
+            channel.put_with_signal(there(channel.peer()), input.chunk(channel.peer()), 0)
+        });
+        rank.copy(there(me), input.chunk(me), 0);
+        near.iter().for_each(|channel| channel.put(there(channel.peer()), input.chunk(channel.peer()), 0));
+        near.iter().for_each(|channel| channel.signal(0, SyncType::Before));
+        near.iter().for_each(|channel| channel.wait(0, SyncType::After));
+        far.iter().for_each(|channel| channel.wait(0, SyncType::After));
+        far.iter().for_each(|channel| channel.flush(0, SyncType::None));
+    }
+    program.compile().unwrap()
+}
+
+fn lowered(plan: &Plan, rank: u32) -> Result<ptx::Kernel> {
+    let lowered =
+        super::super::lower(plan, rank, ptx::Element::U8, None, &Averages::of(plan), Ways::default())?;
+    Ok(lowered.expect("it has operations").kernel)
+}
+
+/// One block meets all ranks, by rows through ports; the others find what it found.
+#[test]
+fn the_first_block_meets_ranks_that_are_out_of_reach() {
+    use ptx::Step::{Barrier, FindRows, JudgeRows, PortWait, PutRows, ShowRows, Signal, Sync, Wait};
+    let names = |block: &ptx::Block, kernel: &ptx::Kernel| -> Vec<&'static str> {
+        let steps = kernel.shapes[block.shape as usize].steps.iter();
+        let name = |step: &ptx::Step| match step {
+            ShowRows => "show",
+            FindRows => "find",
+            JudgeRows => "judge",
+            PutRows { .. } => "put",
+            PortWait { .. } => "hear",
+            Signal(list) => ["", "signal", "signals"][list.len()],
+            Wait(list) => ["", "wait", "waits"][list.len()],
+            Barrier { .. } => "barrier",
+            Sync => "sync",
+            _ => "other",
+        };
+        let end = |name: &&str| *name != "judge";
+        let mut names: Vec<_> = steps.map(name).take_while(end).collect();
+        names.dedup();
+        names
+    };
+    for blocks in [1, 3] {
+        let plan = all_to_all(blocks);
+        for rank in 0..3 {
+            let kernel = lowered(&plan, rank).unwrap();
+            let rows = kernel.rows.unwrap();
+            assert_eq!((rows.me, rows.reached), (rank, if rank < 2 { 2 } else { 1 }));
+            let first = names(&kernel.blocks[0], &kernel);
+            assert_eq!(first[..3], ["show", "sync", "put"], "{first:?}");
+            assert_eq!(first.contains(&"signal"), rank < 2, "{first:?}");
+            assert_eq!(first.last(), Some(if blocks > 1 { &"barrier" } else { &"sync" }), "{first:?}");
+            for block in kernel.blocks.iter().skip(1) {
+                assert_eq!(names(block, &kernel), ["find", "barrier"]);
+            }
+        }
+    }
+}
+
+/// Changes one operation of rank 0's first block, or leaves it out.
+fn changed(plan: &Plan, wanted: impl Fn(&Op) -> bool, change: impl Fn(&mut Op) -> bool) -> Plan {
+    let mut plan = plan.clone();
+    let ops = &mut plan.ranks[0].blocks[0].ops;
+    let at = ops.iter().position(|operation| wanted(&operation.op)).expect("it has such an operation");
+    if !change(&mut ops[at].op) {
+        ops.remove(at);
+    }
+    plan
+}
+
+#[test]
+fn other_beginnings_and_moves_are_refused() {
+    let plan = all_to_all(2);
+    let refused = |plan: &Plan, words: &str| {
+        let error = lowered(plan, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Plan, "{error}");
+        assert!(error.message().contains(words), "{error} does not say {words}");
+    };
+    let begins = "the first block begins with a signal to every other rank";
+    let left_out = |_: &mut Op| false;
+    refused(&changed(&plan, |op| matches!(op, Op::Signal { .. }), left_out), begins);
+    refused(&changed(&plan, |op| matches!(op, Op::Wait { .. }), left_out), begins);
+    refused(&changed(&plan, |op| matches!(op, Op::Barrier(_)), left_out), begins);
+    let mut alone = plan.clone();
+    alone.ranks[0].blocks[1].ops.clear();
+    refused(&alone, begins);
+    let mut fewer = plan.clone();
+    fewer.ranks[2].blocks.pop();
+    refused(&fewer, "all ranks need as many blocks");
+    let put = |change: fn(&mut PortPut)| {
+        let change = move |op: &mut Op| {
+            let Op::Port(put) = op else { panic!("a put") };
+            change(put);
+            true
+        };
+        changed(&plan, |op| matches!(op, Op::Port(_)), change)
+    };
+    let one = "a port puts one chunk of the input";
+    refused(&put(|put| put.count = 2), one);
+    refused(&put(|put| put.source.0 = Buffer::Output), one);
+    refused(&put(|put| put.target.0 = Buffer::Input), one);
+    refused(&put(|put| put.form = Form::Packets), one);
+    let moved = |change: fn(&mut Move)| {
+        let change = move |op: &mut Op| {
+            let Op::Move(moved) = op else { panic!("a move") };
+            change(moved);
+            true
+        };
+        changed(&plan, |op| matches!(op, Op::Move(_)), change)
+    };
+    refused(&moved(|moved| moved.count = 2), "a move of several chunks");
+    refused(&moved(|moved| moved.sources[0].place = Place::Local(Buffer::Output)), "a move from an output");
+    refused(
+        &moved(|moved| moved.sources[0].place = Place::Local(Buffer::Scratch)),
+        "a move without an input",
+    );
+    refused(&moved(|moved| moved.targets[0].place = Place::Local(Buffer::Scratch)), "a move into scratch");
+    refused(&moved(|moved| moved.targets[0].form = Form::Packets), "packets, an operand at a switch");
+}
