@@ -4,6 +4,7 @@ mod failures;
 mod multicast;
 mod over_hosts;
 mod programs;
+mod types;
 
 use std::sync::Arc;
 

@@ -19,11 +19,13 @@ fn little() -> CommunicatorConfig {
 
 fn hosts(names: &[&str], test: &str) {
     let test = format!("variable::over_hosts::{test}");
-    threads_on_hosts_with(Machine::Software, names, &test, &little(), |rank| {
-        run(&rank);
-        long_parts(&rank);
-        long_messages(&rank);
-    });
+    threads_on_hosts_with(Machine::Software, names, &test, &little(), |rank| every_case(&rank));
+}
+
+fn every_case(rank: &Rank) {
+    run(rank);
+    long_parts(rank);
+    long_messages(rank);
 }
 
 #[test]
@@ -140,4 +142,16 @@ fn long_messages(rank: &Rank) {
         );
     }
     rank.barrier();
+}
+
+mod hardware {
+    use super::*;
+
+    /// Ranks that take each other for ones of another host.
+    #[test]
+    #[ignore = "needs two NVIDIA GPUs"]
+    fn of_one_rank() {
+        let test = "variable::over_hosts::hardware::of_one_rank";
+        threads_on_hosts_with(Machine::Hardware, &["a", "b"], test, &little(), |rank| every_case(&rank));
+    }
 }
