@@ -158,6 +158,10 @@ impl Run<'_, '_> {
         // Plain data is on its way while the block waits for packets.
         let loaded = (begin + latency).max(first + costs.step);
         let until = (loaded + own).max(last + costs.step).max(linked).max(shared + latency);
+        if targets.iter().any(|target| target.rank != rank) {
+            let rank = &mut self.ranks[rank as usize];
+            rank.stored = rank.stored.max(until);
+        }
         for target in targets.iter().filter(|target| target.form == Form::Packets) {
             let hop = if target.rank == rank { costs.local } else { costs.packet };
             self.packets(rank, target.rank, target.first, range, (loaded + hop, until + hop));

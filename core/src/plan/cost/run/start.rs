@@ -52,6 +52,7 @@ impl<'p, 'o> Run<'p, 'o> {
                 call: 0,
                 left: 0,
                 end: 0,
+                stored: 0,
                 threads: grid.threads,
                 packets: Default::default(),
                 semaphores: rank_plan.semaphores.iter().map(tokens).collect(),
@@ -120,7 +121,9 @@ impl<'p, 'o> Run<'p, 'o> {
         if rank.left > 0 {
             return;
         }
-        let (call, end) = (rank.call as usize, rank.end);
+        // A kernel ends once what it has stored has arrived, as a release does.
+        let arrived = if rank.stored > 0 { rank.stored + self.costs.release } else { 0 };
+        let (call, end) = (rank.call as usize, rank.end.max(arrived));
         if self.ends.len() < call {
             self.ends.resize(call, 0);
         }

@@ -49,6 +49,8 @@ pub(super) struct Rank {
     pub(super) left: usize,
     /// When the last of those that have ended did.
     pub(super) end: Time,
+    /// When threads have stored at peers last.
+    pub(super) stored: Time,
     /// Threads of a block.
     pub(super) threads: u32,
     /// The halves of scratch.
