@@ -10,6 +10,9 @@ use super::{Kernel, Laps, Number, PacketForm, Step, moves, multicast, row_steps}
 use crate::abi::TraceRecord;
 use crate::{Instance, Target, TemplateError, failure};
 
+/// The barrier resource of a block's group, which is the whole block here.
+pub(super) const BARRIER: u32 = 0;
+
 /// Writes the module of a plan's kernel.
 ///
 /// # Errors
@@ -87,6 +90,7 @@ pub fn render(kernel: &Kernel, target: Target) -> Result<Instance, TemplateError
             ("LEAVE", &"LEAVE"),
             ("ADVANCES", &advances),
             ("THREADS", &threads),
+            ("BARRIER", &BARRIER),
         ],
     )?;
     text.line("}");
@@ -125,7 +129,12 @@ fn steps(text: &mut Text<'_>, steps: &[Step], loops: bool, since: &mut Since) ->
             Step::Sync => {
                 text.include(
                     "plan_sync",
-                    &[("ASKS", &u32::from(since.gave_up)), ("THREADS", &threads), ("LEAVE", &"LEAVE")],
+                    &[
+                        ("ASKS", &u32::from(since.gave_up)),
+                        ("THREADS", &threads),
+                        ("BARRIER", &BARRIER),
+                        ("LEAVE", &"LEAVE"),
+                    ],
                 )?;
                 *since = Since::default();
             }
@@ -206,7 +215,13 @@ fn barrier(text: &mut Text<'_>, state: &dyn Display, blocks: &dyn Display) -> Re
     let threads = text.kernel.threads;
     text.include(
         "plan_barrier",
-        &[("THREADS", &threads), ("STATE", state), ("BLOCKS", blocks), ("LEAVE", &"LEAVE")],
+        &[
+            ("THREADS", &threads),
+            ("BARRIER", &BARRIER),
+            ("STATE", state),
+            ("BLOCKS", blocks),
+            ("LEAVE", &"LEAVE"),
+        ],
     )
 }
 

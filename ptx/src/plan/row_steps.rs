@@ -1,5 +1,6 @@
 //! Chunks of sizes of their own: ranks show each other rows, judge them, and move what they say.
 
+use super::render::BARRIER;
 use super::side::{Side, name};
 use super::text::Text;
 use super::{Move, Rows};
@@ -40,6 +41,7 @@ pub(super) fn judge(text: &mut Text<'_>, rows: Rows) -> Done {
             ("RANKS", &ranks),
             ("ME", &rows.me),
             ("THREADS", &threads),
+            ("BARRIER", &BARRIER),
             ("EXACT", &u32::from(rows.exact)),
             ("WORDS", &rows.words),
             ("LEAVE", &"LEAVE"),

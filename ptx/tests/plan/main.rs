@@ -7,6 +7,7 @@ mod device;
 mod elements;
 mod first;
 mod given_up;
+mod groups;
 mod lanes;
 mod laps;
 mod lines;

@@ -266,6 +266,11 @@ impl World {
 
     pub(crate) fn load(&self, rank: usize, kernel: &Kernel) -> CUfunction {
         let instance = self.render(kernel).unwrap_or_else(|error| panic!("{error}"));
+        self.load_text(rank, kernel, instance)
+    }
+
+    /// The kernel with this text.
+    pub(crate) fn load_text(&self, rank: usize, kernel: &Kernel, instance: String) -> CUfunction {
         if let Some(&loaded) = self.loaded.borrow().get(&(rank, instance.clone())) {
             return loaded;
         }

@@ -50,6 +50,18 @@ impl Solo {
         skew: [u64; 2],
         meanwhile: impl FnOnce(),
     ) {
+        self.run_as(kernel, (sizes, skew), kernel.threads, |text, _| text, meanwhile);
+    }
+
+    /// The same with a text that `change` makes of the kernel's, for the call of its number, and blocks of so many threads.
+    pub(crate) fn run_as(
+        &mut self,
+        kernel: &Kernel,
+        (sizes, skew): (Sizes, [u64; 2]),
+        threads: u32,
+        change: impl FnOnce(String, u64) -> String,
+        meanwhile: impl FnOnce(),
+    ) {
         self.seed += 1;
         self.calls = if self.calls as u32 == u32::MAX { self.calls + 3 } else { self.calls + 1 };
         let (world, memory) = (&self.world, &self.world.memory[0]);
@@ -78,9 +90,10 @@ impl Solo {
         let scratch_chunk = world.scratch_chunk as usize;
         let mut model = Model { images, starts, sizes, scratch_chunk, flag: self.calls as u32, lines };
         model.run(kernel);
-        let function = world.load(0, kernel);
+        let text = world.render(kernel).unwrap_or_else(|error| panic!("{error}"));
+        let function = world.load_text(0, kernel, change(text, self.calls));
         let args = world.args(0, sizes, skew, kernel);
-        let shape = crate::device::LaunchShape { grid: kernel.blocks.len() as u32, block: kernel.threads };
+        let shape = crate::device::LaunchShape { grid: kernel.blocks.len() as u32, block: threads };
         world.machine.launch(0, function, shape, &args);
         meanwhile();
         world.machine.finish();
