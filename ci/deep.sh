@@ -140,7 +140,7 @@ races() {
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak tests 600 -p aqueduct-examples --test run &&
             AQUEDUCT_SOFT_SEED=$seed AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 \
                 tests 900 -p aqueduct-ptx --test channel --test fifo --test half --test library --test ll128 --test perf --test plan \
-                --test port --test weak || return
+                --test port --test weak -- --skip other_warps_of_a_block || return
     done
     torn channels::soft::packets_of_every_format 'LL128 of .* bytes differ' && torn plans::soft::two_threads 'lines, rank .* call'
 }

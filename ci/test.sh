@@ -51,7 +51,8 @@ races() {
         AQUEDUCT_SOFT_CHECK=races,weak tested 300 --workspace --test run -- --quiet &&
         AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tested 300 \
             --workspace --test channel --test fifo --test half --test library --test ll128 --test perf --test plan --test port \
-            --test watched --test weak -- --quiet --skip every_element --skip hundreds_of &&
+            --test watched --test weak -- --quiet --skip every_element --skip hundreds_of \
+            --skip other_warps_of_a_block &&
         AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 300 --workspace --lib -- --quiet \
             plan::run::tests::multicast plan::run::tests::samples::completed plan::run::tests::copies plan::run::tests::turns
 }
