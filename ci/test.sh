@@ -45,8 +45,8 @@ namespaces() {
 # other than two in collectives, which ci/deep.sh has. Devices are small, so that grids are. Only LL128, among the channels and in plans,
 # relies on lines. The examples' ranks are processes, each of which is checked by itself.
 races() {
-    checked channels::soft litmus::soft plans::soft plans::multicast::three_processes conformance::soft::multicast \
-        built_in::soft::two_threads variable::soft::two_threads variable::over_hosts::of_one_rank --skip plans::soft::two_threads --skip plans::soft::four_threads &&
+    AQUEDUCT_SOFT_SHADOW=8G checked channels::soft litmus::soft plans::soft plans::multicast::three_processes conformance::soft::multicast \
+        built_in::soft::two_threads variable::soft::two_threads variable::over_hosts::of_different --skip plans::soft::two_threads --skip plans::soft::four_threads &&
         AQUEDUCT_SOFT_LINES=torn checked collectives::soft::two_threads device_library::soft ports::software::cuda_ipc &&
         AQUEDUCT_SOFT_CHECK=races,weak tested 300 --workspace --test run -- --quiet &&
         AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tested 300 \

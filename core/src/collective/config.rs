@@ -83,8 +83,7 @@ impl CollectiveConfig {
     /// The same with this many bytes of memory, for input and output each, through which large messages go whose buffers were not
     /// shown to the peers: the length of a slice, and the longest buffer of
     /// [`VariableCollective::launch_staged`](super::VariableCollective::launch_staged), which has none by default. For a
-    /// [`PointToPoint`](super::PointToPoint) of several hosts, how much of one call may go to ranks of other hosts, each message from a
-    /// multiple of 128 bytes on. Otherwise by default 16 MiB, 256 KiB on the software device, at most a sixteenth of the
+    /// [`PointToPoint`](super::PointToPoint) it is one memory: see [`prepare_with`](super::PointToPoint::prepare_with). Otherwise by default 16 MiB, 256 KiB on the software device, at most a sixteenth of the
     /// communicator's scratch.
     #[must_use]
     pub fn with_staging_bytes(mut self, bytes: usize) -> Self {

@@ -1,5 +1,6 @@
 //! Sends and receives between any ranks, all in one launch.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ const SHARE: u64 = 16;
 /// Parts of that memory begin at multiples of this.
 const LINE: usize = 128;
 
+/// Why a rank's numbers may be wrong beside what all plans have in common.
+const MISFIT: &str = ", or it sends more to ranks of other hosts than it has memory for: name more with CollectiveConfig::with_staging_bytes";
+
 const PREPARE: &str = "PointToPoint::prepare";
 const LAUNCH: &str = "PointToPoint::launch";
 /// Tables that are allocated at once. A call's table is in use until the call has ended, and that of a captured call as long as its
@@ -29,7 +33,7 @@ const TABLES: usize = 16;
 /// whom may differ from call to call; nothing is compiled or exchanged for it.
 ///
 /// What goes to ranks of other hosts is copied to memory of the library first, in front of the launch, and proxies put it to the
-/// receivers' buffers. What goes to ranks of this host is not copied before.
+/// receivers' buffers. What goes to ranks of this host is not copied before. Memory that goes to several ranks is copied once.
 ///
 /// Every rank takes part in every call, perhaps with empty lists, in the same order. All calls of one `PointToPoint` belong on one
 /// stream, or on streams that the caller orders. A graph can capture calls. Cheap to clone.
@@ -80,11 +84,12 @@ impl PointToPoint {
 
     /// The same with settings, of which [`in_any_order`](CollectiveConfig::in_any_order) and
     /// [`with_port_transport`](CollectiveConfig::with_port_transport) play a part, and between hosts
-    /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes): how much of one call may go to ranks of other hosts. Unless it is
-    /// named, a sixteenth of what is left of the communicator's scratch. Collective.
+    /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes): how much of one call may go to ranks of other hosts, each message
+    /// rounded up to a multiple of 128 bytes. It may differ between ranks; 0, or none named, is a sixteenth of what is left of the
+    /// communicator's scratch, of which this memory is a part. Collective.
     ///
     /// # Errors
-    /// As for [`Executor::prepare`].
+    /// Of every rank, `InvalidUsage` if one has not as much scratch left; otherwise as for [`Executor::prepare`].
     pub fn prepare_with(
         comm: &Communicator,
         config: CollectiveConfig,
@@ -96,8 +101,9 @@ impl PointToPoint {
         let mut plan = plans::variable(&Kind::AllToAll, shape(comm), &hosts).ok_or_else(no_plan)??;
         // Ranks compare it, and an all-to-all has the same plan.
         plan.name = "sends and receives".to_owned();
-        let executor = Executor::prepare(comm, &plan, config.executor(None).unchecked(), deadline);
-        let executor = called(PREPARE, executor)?;
+        let settings = config.executor(None).unchecked();
+        let settings = if hosts.count() > 1 { settings.with_misfit(MISFIT) } else { settings };
+        let executor = called(PREPARE, Executor::prepare(comm, &plan, settings, deadline))?;
         let tables = (0..TABLES).map(|_| new_table(comm)).collect::<Result<Vec<_>>>();
         let staging =
             || (hosts.count() > 1).then(|| Staging::new(comm, hosts, config.staging_bytes)).transpose();
@@ -120,12 +126,12 @@ impl PointToPoint {
 
     /// Enqueues a group: `sends` names a rank and the memory that goes to it, `receives` a rank and where in `buffer` there is room for
     /// what it sends. A rank occurs at most once in each list, and may be this one. A message may be shorter than its
-    /// room; one that is longer, or for which there is no room, is an error of the next wait for the stream, on every rank, and then no
-    /// message of the group is moved. The stream keeps all memory alive.
+    /// room; one that is longer, or for which there is no room, is an error of the next wait for the stream, on every rank, and so is more for
+    /// ranks of other hosts than there is memory for. Then no message of the group is moved. The stream keeps all memory alive.
     ///
     /// # Errors
     /// `InvalidUsage` for a rank that does not exist or occurs twice, memory of another device, ranges outside of the buffer or that
-    /// overlap each other or what is sent, and more for ranks of other hosts than there is memory for; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a
+    /// overlap each other or what is sent; the other ranks wait for a call of this one then. `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a
     /// driver error.
     pub fn launch(
         &self,
@@ -161,8 +167,13 @@ impl PointToPoint {
         }
         check_apart(buffer, sends, receives)?;
         if let Some(staging) = &inner.staging {
-            let places = &mut table[ranks..2 * ranks];
-            staging.take(stream, inner.comm.rank(), sends, |rank, place| places[rank as usize] = place)?;
+            let (counts, places) = table.split_at_mut(ranks);
+            let placed = staging
+                .take(stream, inner.comm.rank(), sends, |rank, place| places[rank as usize] = place)?;
+            if !placed {
+                // Its rows say so to all ranks, which would wait for this one otherwise.
+                counts.fill(u64::MAX);
+            }
         }
         let array = inner.filled(&table)?;
         let numbers = |which: usize| {
@@ -189,7 +200,8 @@ impl Staging {
     fn new(comm: &Communicator, hosts: Hosts, bytes: Option<usize>) -> Result<Self> {
         let scratch = comm.scratch();
         let some = usize::try_from(scratch.left() / SHARE).unwrap_or(usize::MAX);
-        let bytes = bytes.unwrap_or(some).max(LINE);
+        let bytes = bytes.filter(|&bytes| bytes > 0).unwrap_or(some).max(1);
+        let bytes = bytes.checked_next_multiple_of(LINE).unwrap_or(bytes);
         let share = scratch.take_within(bytes as u64).ok_or_else(|| {
             let message = format!(
                 "memory for what goes to ranks of other hosts takes {bytes} bytes of scratch, and this rank has {} left; ask for less with \
@@ -202,35 +214,41 @@ impl Staging {
         Ok(Self { hosts, memory: Arc::new(Memory { buffer, _share: share }) })
     }
 
-    /// Enqueues copies of what `me` sends to ranks of other hosts, and tells their `place`s.
+    /// Enqueues copies of what `me` sends to ranks of other hosts, and tells their `place`s. False, and nothing is enqueued, if it is too much.
     fn take(
         &self,
         stream: &Stream,
         me: u32,
         sends: &[(u32, DeviceSlice)],
         mut place: impl FnMut(u32, u64),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let buffer = &self.memory.buffer;
-        let far = || sends.iter().filter(|(rank, _)| !self.hosts.share(me, *rank));
-        // No slice is longer than the address space, and neither are all, which lie in it beside each other or are refused.
-        let needed =
-            far().fold(0_usize, |all, (_, slice)| all.saturating_add(slice.len().next_multiple_of(LINE)));
-        if needed > buffer.len().next_multiple_of(LINE) {
-            let message = format!(
-                "{needed} bytes go to ranks of other hosts, and the memory for such has {}; give \
-                 CollectiveConfig::with_staging_bytes({needed}) or more to PointToPoint::prepare_with(), or send less at once",
+        let far = sends.iter().filter(|(rank, slice)| !self.hosts.share(me, *rank) && !slice.is_empty());
+        // Each piece of memory once, and where it goes.
+        let mut pieces: HashMap<(u64, usize), usize> = HashMap::new();
+        let (mut needed, mut copies) = (0_usize, Vec::new());
+        for (rank, slice) in far {
+            let at = *pieces.entry((slice.ptr(), slice.len())).or_insert_with(|| {
+                copies.push((needed, slice));
+                let at = needed;
+                needed =
+                    needed.saturating_add(slice.len().checked_next_multiple_of(LINE).unwrap_or(usize::MAX));
+                at
+            });
+            place(*rank, buffer.ptr().wrapping_add(at as u64));
+        }
+        if needed > buffer.len() {
+            log::warn!(
+                "PointToPoint::launch: {needed} bytes go to ranks of other hosts, and the memory for such has {}: the call will be an error of \
+                 every rank; give CollectiveConfig::with_staging_bytes({needed}) or more to PointToPoint::prepare_with(), or send less at once",
                 buffer.len()
             );
-            return Err(Error::usage(LAUNCH, message));
+            return Ok(false);
         }
-        let mut at = 0;
-        for (rank, slice) in far().filter(|(_, slice)| !slice.is_empty()) {
-            let part = buffer.slice(at..at + slice.len())?;
-            stream.copy(&part, slice)?;
-            place(*rank, part.ptr());
-            at += slice.len().next_multiple_of(LINE);
+        for (at, slice) in copies {
+            stream.copy(&buffer.slice(at..at + slice.len())?, slice)?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -19,9 +19,10 @@ const LAUNCH: &str = "VariableCollective::launch";
 
 /// An all-to-all, all-gather or reduce-scatter of parts of any sizes, which lie in device memory: the host need not know them.
 ///
-/// Each call is one kernel launch, which moves as many bytes as the counts say; between hosts, proxies move them. The kernel exchanges all counts first, so that every rank
-/// sees whether every part fits. If one does not, nothing is moved anywhere, and on every rank the next wait for the stream returns
-/// an error that names the two ranks; later calls are not affected. A graph can capture calls; a replay reads the counts anew.
+/// Each call is one kernel launch, which moves as many bytes as the counts say. Between hosts, proxies move them. The kernel exchanges
+/// all counts first, so that every rank sees whether every part fits. If one does not, nothing is moved anywhere, and on every rank the
+/// next wait for the stream returns an error that names the two ranks, or the one whose numbers are wrong by themselves. Later calls are not
+/// affected. A graph can capture calls; a replay reads the counts anew.
 ///
 /// Every rank calls with the same type and reduction, in the same order. All calls of one `VariableCollective` belong on one stream,
 /// or on streams that the caller orders. Cheap to clone.
@@ -135,7 +136,8 @@ impl VariableCollective {
     /// variants play a part, and only in a reduce-scatter, [`in_any_order`](CollectiveConfig::in_any_order),
     /// [`with_port_transport`](CollectiveConfig::with_port_transport), and
     /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes), without
-    /// which there is no memory for [`launch_staged`](Self::launch_staged). Collective: every rank calls it with the same, in the same
+    /// which there is no memory for [`launch_staged`](Self::launch_staged). Between hosts, a part of a reduce-scatter may be as long as
+    /// a sixteenth of what is left of the communicator's scratch, divided by twice the ranks of other hosts. Collective: every rank calls it with the same, in the same
     /// order as other collective calls.
     ///
     /// # Errors

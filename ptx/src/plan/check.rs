@@ -124,6 +124,12 @@ pub(super) fn check(kernel: &Kernel) -> Result<(), TemplateError> {
         return fail("packets need laps: their flags start over after 2^32 calls".to_owned());
     }
     if let Some(rows) = kernel.rows {
+        if rows.reached == 0 || rows.reached > kernel.ranks || rows.reached < kernel.ranks && !rows.shared {
+            return fail(format!(
+                "a rank reaches {} of {} ranks: itself at least, and all where blocks have tables of their own",
+                rows.reached, kernel.ranks
+            ));
+        }
         if !kernel.double_scratch {
             return fail("rows need counted calls: use double scratch".to_owned());
         }

@@ -119,17 +119,19 @@ pub struct Laps {
 }
 
 /// How ranks tell each other the places and sizes of chunks, once in each call: each block shows this rank's rows to the block of
-/// its number at every rank ([`Step::ShowRows`]), and each block compares all rows of all ranks itself ([`Step::JudgeRows`]). If
-/// there are ranks that this one does not reach, only the first block shows and puts rows, into tables that all blocks share. A
-/// [`PlanRow`](crate::abi::PlanRow) speaks of one pair of ranks; row `s * ranks + r` of a block's table is what rank s says of
+/// its number at every rank ([`Step::ShowRows`]), and each block compares all rows of all ranks itself ([`Step::JudgeRows`]). Where proxies
+/// put rows to ranks that others do not reach, only the first block shows and puts rows, into tables that all blocks share. A
+/// [`PlanRow`](crate::abi::PlanRow) speaks of one pair of ranks; row `s * ranks + r` of a table is what rank s says of
 /// rank r.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// This rank.
     pub me: u32,
-    /// Ranks that this one reaches, itself included. If these are not all, all blocks share the first block's tables.
+    /// Ranks that this one reaches, itself included.
     pub reached: u32,
-    /// Offset in every rank's control area of the tables: two halves for each block, of `ranks * ranks` rows each.
+    /// All blocks have the first block's tables.
+    pub shared: bool,
+    /// Offset in every rank's control area of the tables: two halves for each block that has any, of `ranks * ranks` rows each.
     pub tables: u32,
     /// Index of the address of the control area of the first rank that is reached; those of the others follow.
     pub controls: u32,

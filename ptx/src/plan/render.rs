@@ -5,13 +5,10 @@ use std::fmt::Display;
 use super::check::check;
 use super::control::{self, Since};
 use super::rows::{Rows, Space};
-use super::text::Text;
+use super::text::{BARRIER, Text};
 use super::{Kernel, Laps, Number, PacketForm, Step, moves, multicast, row_steps};
 use crate::abi::TraceRecord;
 use crate::{Instance, Target, TemplateError, failure};
-
-/// The barrier resource of a block's group, which is the whole block here.
-pub(super) const BARRIER: u32 = 0;
 
 /// Writes the module of a plan's kernel.
 ///

@@ -1,8 +1,7 @@
 //! Chunks of sizes of their own: ranks show each other rows, judge them, and move what they say.
 
-use super::render::BARRIER;
 use super::side::{Side, name};
-use super::text::Text;
+use super::text::{BARRIER, Text};
 use super::{Move, Rows};
 use crate::TemplateError;
 
@@ -10,7 +9,7 @@ type Done = Result<(), TemplateError>;
 
 /// Writes the search for this call's tables.
 pub(super) fn find(text: &mut Text<'_>, rows: Rows) -> Done {
-    let (ranks, shared) = (text.kernel.ranks, u32::from(rows.reached < text.kernel.ranks));
+    let (ranks, shared) = (text.kernel.ranks, u32::from(rows.shared));
     text.include("plan_rows_find", &[("RANKS", &ranks), ("TABLES", &rows.tables), ("SHARED", &shared)])
 }
 

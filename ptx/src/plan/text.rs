@@ -7,6 +7,9 @@ use super::{Kernel, Number};
 use crate::template::{self, TemplateError};
 use crate::{Target, failure, globals, sources};
 
+/// The barrier resource of a block's group, which is the whole block here.
+pub(super) const BARRIER: u32 = 0;
+
 /// Limit of a module's text. The driver compiles a megabyte of PTX in seconds.
 const MAX_TEXT: usize = 64 << 20;
 

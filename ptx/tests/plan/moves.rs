@@ -1,6 +1,6 @@
 //! Moves of every kind.
 
-use aqueduct_ptx::plan::{Base, Element, Kernel, Number, Operand, Port, PortPut, Reduction, Step};
+use aqueduct_ptx::plan::{Base, Element, Kernel, Number, Operand, Port, PortPut, Reduction, Rows, Step};
 
 use crate::elements::REDUCTIONS;
 use crate::rig::{fixed, kernel, moved, with_packets};
@@ -274,6 +274,61 @@ fn mistakes_are_refused() {
         let channel = if data.is_some() || !signal { fixed(0) } else { Number::Row(0) };
         Step::Port(Port { channel, put: data.map(put), signal, flush: true })
     };
+    let by_rows = |kernel: Kernel, reached: u32, shared: bool| {
+        let rows = Rows {
+            me: 0,
+            reached,
+            shared,
+            tables: 4096,
+            controls: 0,
+            words: 3,
+            exact: false,
+            bounded: false,
+        };
+        Kernel { addresses: 20, double_scratch: true, ranks: 3, rows: Some(rows), ..kernel }
+    };
+    for (reached, shared, fits) in [
+        (3, false, true),
+        (3, true, true),
+        (1, true, true),
+        (2, false, false),
+        (0, true, false),
+        (4, true, false),
+    ] {
+        let kernel = by_rows(good.clone(), reached, shared);
+        assert_eq!(solo.world.render(&kernel).is_ok(), fits, "{reached} of 3, shared: {shared}");
+    }
+    let put_by_rows = |source: Base, target: Base, count: u32| {
+        let put = PortPut {
+            source: at(source, 0),
+            target: at(target, 0),
+            count: fixed(count),
+            awaits: None,
+            by_rows: true,
+        };
+        Step::Port(Port { channel: fixed(0), put: Some(put), signal: true, flush: false })
+    };
+    let put = |source, target, count| {
+        by_rows(kernel(3, Element::F32, vec![put_by_rows(source, target, count)]), 1, true)
+    };
+    for target in [Base::Output, Base::Scratch] {
+        assert!(solo.world.render(&put(Base::Input, target, 1)).is_ok(), "{target:?}");
+    }
+    for (source, target, count) in [
+        (Base::Input, Base::Output, 2),
+        (Base::Output, Base::Output, 1),
+        (Base::Input, Base::Input, 1),
+        (Base::Input, Base::Packets, 1),
+    ] {
+        let text = refused(&put(source, target, count));
+        assert!(text.contains("one chunk, from an input") || text.contains("packets"), "{text}");
+    }
+    for step in
+        [Step::FindRows, Step::PutRows { channel: fixed(0) }, put_by_rows(Base::Input, Base::Output, 1)]
+    {
+        let text = refused(&kernel(1, Element::F32, vec![step]));
+        assert!(text.contains("a step of rows in a kernel that has none"), "{text}");
+    }
     let addresses = Kernel { addresses: 600, ..good.clone() };
     assert!(refused(&addresses).contains("4096"), "{}", refused(&addresses));
     for (broken, word) in [

@@ -34,7 +34,8 @@ impl Bench<'_> {
             (0..self.rank.comm.size()).map(|rank| elements(ty, rank, self.call, count)).collect();
         let what = format!("{}, rank {me}: {} {} of {count}", plan.name, ty.name(), op.name());
         let config = simulate::Config { seed: u64::from(self.call), reduction: Some(op) };
-        let simulated = simulate::run_bytes(plan, ty, &[inputs.clone()], config).expect("the plan is right");
+        let simulated =
+            simulate::run_bytes(plan, ty, std::slice::from_ref(&inputs), config).expect("the plan is right");
         let simulated = &simulated[0][me as usize];
         // Reals of two ranks are rounded once, whatever their order.
         let defined = &outputs(kind, ty, op, &inputs)[me as usize];

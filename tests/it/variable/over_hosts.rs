@@ -26,6 +26,7 @@ fn every_case(rank: &Rank) {
     run(rank);
     long_parts(rank);
     long_messages(rank);
+    in_a_row(rank);
 }
 
 #[test]
@@ -100,46 +101,122 @@ fn long_messages(rank: &Rank) {
     const ROOM: usize = 1000;
     let (comm, me, ranks) = (&rank.comm, rank.me() as usize, rank.comm.size() as usize);
     let peers = comm.peers();
-    let far: Vec<usize> = (0..ranks).filter(|&peer| !peers[me].same_host(&peers[peer])).collect();
-    let near: Vec<usize> = (0..ranks).filter(|peer| !far.contains(peer)).collect();
+    let is_far = |from: usize, to: usize| !peers[from].same_host(&peers[to]);
+    // Rounded up to 1024.
     let config = CollectiveConfig::default().with_staging_bytes(ROOM);
     let group = PointToPoint::prepare_with(comm, config, soon()).unwrap();
     let [from, to]: [Arc<GpuBuffer>; 2] = [(); 2].map(|()| rank.buffer(4 * ROOM * ranks));
     let shown = group.buffer(&to, soon()).unwrap();
     let stream = Stream::new(comm.context()).unwrap();
-    let refused = |peers: &[usize], bytes: usize| {
-        let sends: Vec<_> = peers.iter().map(|&peer| (peer as u32, from.slice(..bytes).unwrap())).collect();
-        let error = group.launch(&stream, &shown, &sends, &[]).unwrap_err();
-        let words = "bytes go to ranks of other hosts, and the memory for such has 1000";
-        assert!(error.message().contains(words), "{error} does not say {words}");
-    };
-    refused(&far[..1], 1025);
-    if far.len() > 1 {
-        refused(&far, 900);
-    }
-    // To this host goes more than there is of that memory, and to one other rank all of it, from and to one who is far from both.
-    from.fill(1 + rank.me() as u8, soon()).unwrap();
-    to.fill(CANARY, soon()).unwrap();
-    let partner = |of: usize| (0..ranks).find(|&peer| !peers[of].same_host(&peers[peer])).unwrap();
-    let mut sends: Vec<_> = near.iter().map(|&peer| (peer as u32, from.slice(..4 * ROOM).unwrap())).collect();
-    sends.push((partner(me) as u32, from.slice(..ROOM).unwrap()));
     let receives: Vec<_> =
         (0..ranks).map(|peer| (peer as u32, peer * 4 * ROOM..(peer + 1) * 4 * ROOM)).collect();
-    group.launch(&stream, &shown, &sends, &receives).unwrap();
-    stream.synchronize(soon()).unwrap();
-    let mut seen = vec![0_u8; 4 * ROOM * ranks];
-    to.download(0, &mut seen, soon()).unwrap();
-    for (peer, seen) in seen.chunks_exact(4 * ROOM).enumerate() {
-        let came = match (near.contains(&peer), partner(peer) == me) {
-            (true, _) => 4 * ROOM,
-            (_, true) => ROOM,
-            _ => 0,
-        };
-        let expected = |place: usize| if place < came { 1 + peer as u8 } else { CANARY };
-        assert!(
-            seen.iter().enumerate().all(|(place, &byte)| byte == expected(place)),
-            "rank {peer} to rank {me}"
+    // What a rank sends to each: where it begins in its memory, and how long it is.
+    let call = |sent: &dyn Fn(usize, usize) -> (usize, usize), fails: bool| {
+        let data: Vec<u8> = (0..4 * ROOM * ranks).map(|place| (7 * place + 31 * me) as u8).collect();
+        from.upload(0, &data, soon()).unwrap();
+        to.fill(CANARY, soon()).unwrap();
+        rank.barrier();
+        let sends = (0..ranks).map(|peer| {
+            let (at, len) = sent(me, peer);
+            (peer as u32, from.slice(at..at + len).unwrap())
+        });
+        group.launch(&stream, &shown, &sends.collect::<Vec<_>>(), &receives).unwrap();
+        let outcome = stream.synchronize(soon());
+        let mut seen = vec![0_u8; 4 * ROOM * ranks];
+        to.download(0, &mut seen, soon()).unwrap();
+        if fails {
+            let error = outcome.unwrap_err();
+            let words = "of rank 0 leave its buffers, or it sends more to ranks of other hosts than it has memory for";
+            assert!(error.message().contains(words), "{error} does not say {words}");
+            assert_eq!(seen, vec![CANARY; 4 * ROOM * ranks]);
+            return;
+        }
+        outcome.unwrap();
+        for (peer, seen) in seen.chunks_exact(4 * ROOM).enumerate() {
+            let (at, len) = sent(peer, me);
+            let expected = (at..at + len).map(|place| (7 * place + 31 * peer) as u8);
+            let expected: Vec<u8> = expected.chain(std::iter::repeat(CANARY)).take(4 * ROOM).collect();
+            assert_eq!(seen, expected, "rank {peer} to rank {me}");
+        }
+    };
+    // To this host goes more than there is of that memory, and the same to all others.
+    call(&|from, to| if is_far(from, to) { (9, 1024) } else { (to, 4 * ROOM - 8) }, false);
+    call(&|from, to| if is_far(from, to) { (9, 1025 - usize::from(from > 0)) } else { (to, 4) }, true);
+    let far = |from: usize| (0..ranks).filter(move |&to| is_far(from, to));
+    if (0..ranks).all(|from| far(from).count() < 3) {
+        // Two of 500 bytes are two of 512.
+        call(&|from, to| if is_far(from, to) { (10 * to, 500) } else { (to, 4) }, false);
+        let most = far(0).count();
+        call(
+            &|from, to| if is_far(from, to) { (10 * to, 512 + usize::from(from == 0)) } else { (to, 4) },
+            most > 1,
         );
+    }
+    rank.barrier();
+}
+
+/// Calls that nobody waits for between: memory that proxies read and write is used again in each.
+fn in_a_row(rank: &Rank) {
+    const CALLS: usize = 8;
+    const MOST: usize = 3000;
+    let (comm, me, ranks) = (&rank.comm, rank.me() as usize, rank.comm.size() as usize);
+    let config = CollectiveConfig::default().with_staging_bytes(ranks * (MOST + 128));
+    let group = PointToPoint::prepare_with(comm, config, soon()).unwrap();
+    let variants = CollectiveConfig::default().with_variants([(Element::U8, Reduction::Sum)]);
+    let scatter = VariableCollective::prepare(comm, Kind::ReduceScatter, variants, soon()).unwrap();
+    let stream = Stream::new(comm.context()).unwrap();
+    // Of each call, where a part for a rank or of a rank begins in the buffers, and how long it is.
+    let at = |call: usize, peer: usize| (call * ranks + peer) * MOST;
+    let length = |call: usize, from: usize, to: usize| (call * 977 + from * 131 + to * 37) % MOST;
+    let part = |call: usize, to: usize| (call * 613 + to * 251) % MOST;
+    let byte = |place: usize, from: usize| (place * 3 + from * 13) as u8;
+    let [input, moved] = [(); 2].map(|()| rank.buffer(CALLS * ranks * MOST));
+    let data: Vec<u8> = (0..CALLS * ranks * MOST).map(|place| byte(place, me)).collect();
+    input.upload(0, &data, soon()).unwrap();
+    moved.fill(CANARY, soon()).unwrap();
+    let shown = group.buffer(&moved, soon()).unwrap();
+    let numbers = rank.buffer(CALLS * 16 * ranks);
+    let reductions: Vec<_> = (0..CALLS)
+        .map(|call| {
+            let reduced = rank.buffer(MOST);
+            reduced.fill(CANARY, soon()).unwrap();
+            let buffers = scatter.buffers(&input, &reduced, soon()).unwrap();
+            let array = |nth: usize, numbers_of: &dyn Fn(usize) -> usize| {
+                let array =
+                    numbers.slice((2 * call + nth) * 8 * ranks..(2 * call + nth + 1) * 8 * ranks).unwrap();
+                array
+                    .upload(0, &(0..ranks).map(|to| numbers_of(to) as u64).collect::<Vec<_>>(), soon())
+                    .unwrap();
+                array
+            };
+            let (counts, offsets) = (array(0, &|to| part(call, to)), array(1, &|to| at(call, to)));
+            (reduced, buffers, VariableCounts::of_parts(&counts, &offsets))
+        })
+        .collect();
+    rank.barrier();
+    for (call, (_, buffers, counts)) in reductions.iter().enumerate() {
+        let sent = |peer: usize| at(call, peer)..at(call, peer) + length(call, me, peer);
+        let sends: Vec<_> = (0..ranks).map(|peer| (peer as u32, input.slice(sent(peer)).unwrap())).collect();
+        let receives = (0..ranks).map(|peer| (peer as u32, at(call, peer)..at(call, peer + 1)));
+        group.launch(&stream, &shown, &sends, &receives.collect::<Vec<_>>()).unwrap();
+        scatter.launch(&stream, buffers, counts, Element::U8, Reduction::Sum).unwrap();
+    }
+    stream.synchronize(soon()).unwrap();
+    let mut seen = vec![0_u8; CALLS * ranks * MOST];
+    moved.download(0, &mut seen, soon()).unwrap();
+    for (call, (reduced, ..)) in reductions.iter().enumerate() {
+        for from in 0..ranks {
+            let came = (0..length(call, from, me)).map(|place| byte(at(call, me) + place, from));
+            let expected: Vec<u8> = came.chain(std::iter::repeat(CANARY)).take(MOST).collect();
+            assert!(seen[at(call, from)..][..MOST] == expected, "call {call}: rank {from} to rank {me}");
+        }
+        let mut sum = vec![0_u8; MOST];
+        reduced.download(0, &mut sum, soon()).unwrap();
+        let of_all = |place: usize| {
+            (0..ranks).fold(0_u8, |sum, from| sum.wrapping_add(byte(at(call, me) + place, from)))
+        };
+        let expected = (0..part(call, me)).map(of_all).chain(std::iter::repeat(CANARY));
+        assert!(sum == expected.take(MOST).collect::<Vec<_>>(), "call {call}: the sum of rank {me}");
     }
     rank.barrier();
 }

@@ -140,7 +140,7 @@ impl<'a> Bench<'a> {
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
         let (input, output) = (buffer(session, most)?, buffer(session, most)?);
         let target = if parts.grouped {
-            // What goes to other hosts, each message from a place that begins a line.
+            // Each message to another host begins at a multiple of 128 bytes there.
             let config = CollectiveConfig::default().with_staging_bytes(most + 128 * parts.ranks);
             let group = PointToPoint::prepare_with(&rank.comm, config, rank.deadline())?;
             let receives = group.buffer(&output, rank.deadline())?;

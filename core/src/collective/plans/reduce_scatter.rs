@@ -48,7 +48,7 @@ pub(super) fn zero_copy(shape: Shape) -> CollectiveProgram {
     program
 }
 
-/// The same with parts of sizes of their own, of ranks of any hosts: what ranks of other hosts have for this one comes to its scratch.
+/// The same with parts of sizes of their own, of ranks of any hosts. Ranks of other hosts put their parts into this rank's scratch.
 pub(super) fn variable(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
     let n = shape.ranks;
     let program = shape.variable_program("reduce-scatter-v zero-copy", Pattern::reduce_scatter(n, 1));
@@ -66,7 +66,6 @@ pub(super) fn variable(shape: Shape, hosts: &Hosts) -> CollectiveProgram {
             plain(far.unwrap_or_else(|| program.rank(from).input().chunk(me)))
         };
         match n {
-            1 if shape.in_place => {}
             1 => rank.copy(output, input.chunk(me), &group),
             _ => rank.reduce_in_order(output, (0..n).map(part), Reduction::Sum, &group),
         }

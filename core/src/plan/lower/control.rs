@@ -62,13 +62,9 @@ impl Control {
         // Before everything of which ranks may have more or fewer: tables lie at the same place at all of them.
         let tables = (calls + counters(rank.blocks.len(), 1)?).next_multiple_of(ROW);
         let channels = match plan.settings.variable_chunks {
-            // Two halves for each block, or for the first one alone where not all ranks map each other's memory.
+            // Two halves for each block, or for the first one alone.
             true => {
-                let blocks = if plan.ranks.iter().all(|rank| rank.port_channels.is_empty()) {
-                    rank.blocks.len()
-                } else {
-                    1
-                };
+                let blocks = if shares_tables(plan) { 1 } else { rank.blocks.len() };
                 let rows = plan.ranks.len().checked_pow(2).and_then(|rows| rows.checked_mul(2 * blocks));
                 let rows =
                     rows.and_then(|rows| u32::try_from(rows).ok()).and_then(|rows| rows.checked_mul(ROW));
@@ -127,6 +123,11 @@ impl Control {
         words[self.semaphores as usize / 4..][..rank.semaphores.len()].copy_from_slice(&rank.semaphores);
         words
     }
+}
+
+/// Whether all blocks of a rank have the first block's tables of rows: where there are ports, which only one block of a rank asks for rows.
+pub(super) fn shares_tables(plan: &Plan) -> bool {
+    plan.ranks.iter().any(|rank| !rank.port_channels.is_empty())
 }
 
 /// Numbers of the barriers of a rank, each once.

@@ -73,10 +73,7 @@ pub(super) fn lower(
         };
     }
     if let Some(rows) = &rows {
-        let several = blocks.len() > 1;
-        for (nth, steps) in blocks.iter_mut().enumerate() {
-            rows::open(steps, rows, plan.ranks.len(), (nth == 0, several))?;
-        }
+        rows::open_all(&mut blocks, rows, rank_plan, plan.ranks.len(), &addresses)?;
     }
     let trace = records.map(|records| ptx::Trace { address: addresses.index(Address::Trace), records });
     if trace.is_some() {

@@ -82,6 +82,11 @@ impl Addresses {
         })
     }
 
+    /// The address of an index.
+    pub(super) fn get(&self, index: u32) -> Option<Address> {
+        self.list.get(index as usize).copied()
+    }
+
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.list.len()).unwrap_or(u32::MAX)
     }

@@ -1,18 +1,20 @@
 //! Plans whose chunks have sizes of their own: the beginning of a block, and moves by rows.
 
-use std::collections::BTreeSet;
-
 use aqueduct_ptx::abi::PlanRows;
 use aqueduct_ptx::plan as ptx;
 use ptx::Number::Fixed;
 
-use super::control::Control;
+use super::control::{Control, shares_tables};
 use super::ir::{Buffer, Form, Move, Operand, Place, Plan, PortPut};
 use super::operands::{Address, Addresses, in_store, shared};
 use super::position::Position;
 use super::refusal::refused;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Kind;
+
+mod meeting;
+
+pub(super) use meeting::open_all;
 
 /// Words of the caller's numbers.
 const WORDS: u32 = (size_of::<PlanRows>() / 8) as u32;
@@ -20,8 +22,7 @@ const WORDS: u32 = (size_of::<PlanRows>() / 8) as u32;
 /// How a rank tells the others its rows. Takes the first addresses.
 ///
 /// # Errors
-/// `Plan` for a plan that is no all-to-all or reduce-scatter of one chunk for each rank, or whose ranks differ in their control
-/// areas.
+/// `Plan` for a plan that is no all-to-all or reduce-scatter of one chunk for each rank, or whose ranks have different numbers of blocks.
 pub(super) fn of_rank(
     plan: &Plan,
     rank: u32,
@@ -49,122 +50,16 @@ pub(super) fn of_rank(
         return Err(refused("where chunks have sizes of their own, all ranks need as many blocks"));
     }
     let controls = addresses.len();
-    let reached = (0..ranks).filter(|&other| other == rank || rank_plan.memory_channels.contains(&other));
-    reached.for_each(|rank| _ = addresses.index(Address::Control(rank)));
+    let reaches = |&other: &u32| other == rank || rank_plan.memory_channels.contains(&other);
+    (0..ranks).filter(reaches).for_each(|rank| _ = addresses.index(Address::Control(rank)));
     let reached = addresses.len() - controls;
     let words = addresses.len();
     (0..WORDS).for_each(|word| _ = addresses.index(Address::RowWord(word)));
     let exact = plan.collective.kind == Kind::ReduceScatter;
-    // Its parts from other hosts go through scratch.
-    let bounded = exact && reached < ranks;
-    Ok(ptx::Rows { me: rank, reached, tables: control.tables(), controls, words, exact, bounded })
-}
-
-/// Lets the meeting of all ranks that a block begins with carry their rows. If the rank reaches all others, every block signals each of them,
-/// waits for each, and syncs. If not, the `first` block does so, through ports to those that are out of reach, and meets all others in a
-/// barrier, if there are `several`.
-///
-/// # Errors
-/// `Plan` for a block that begins otherwise.
-pub(super) fn open(
-    steps: &mut Vec<ptx::Step>,
-    rows: &ptx::Rows,
-    ranks: usize,
-    (first, several): (bool, bool),
-) -> Result<()> {
-    let reached = rows.reached as usize;
-    let (all, meets) = (reached == ranks, reached == ranks || first);
-    let mut opened = match meets {
-        true => vec![ptx::Step::ShowRows, ptx::Step::Sync],
-        false => vec![ptx::Step::FindRows],
-    };
-    let mut meeting = Meeting::default();
-    let expected = if meets { [reached - 1, ranks - reached] } else { [0, 0] };
-    let mut rest = std::mem::take(steps).into_iter();
-    let mut met = ranks == 1;
-    while !met {
-        let step = rest.next().and_then(|step| meeting.carrying(step));
-        let step = step.ok_or_else(|| wrong_beginning(all))?;
-        met = meeting.is_of(expected)
-            && match step {
-                ptx::Step::Barrier { .. } => !all,
-                ptx::Step::Sync => all,
-                _ => !all && !several,
-            };
-        opened.push(step);
-    }
-    if !all && !several {
-        // What follows may be one thread's, which needs no sync; the comparison of rows is not.
-        opened.push(ptx::Step::Sync);
-    }
-    opened.push(ptx::Step::JudgeRows);
-    opened.extend(rest);
-    *steps = opened;
-    Ok(())
-}
-
-#[cold]
-fn wrong_beginning(reaches_all: bool) -> Error {
-    refused(if reaches_all {
-        "where chunks have sizes of their own, each block begins with a signal to every other rank, a wait for every other rank, and a \
-         sync"
-    } else {
-        "where chunks have sizes of their own and ports lead to some ranks, the first block begins with a signal to every other rank and a \
-         wait for every other rank, and then all blocks meet in a barrier"
-    })
-}
-
-/// The partners of a block's signals and waits: control areas and ranks of those that are reached, and ports.
-#[derive(Debug, Default)]
-struct Meeting {
-    signalled: Vec<u32>,
-    awaited: Vec<u32>,
-    asked: Vec<u32>,
-    heard: Vec<u32>,
-}
-
-impl Meeting {
-    /// The step that carries rows in place of one of the plan's; `None` if the plan's does something else than meeting.
-    fn carrying(&mut self, step: ptx::Step) -> Option<ptx::Step> {
-        match step {
-            ptx::Step::Signal(mut signals) => {
-                self.signalled.extend(signals.iter().filter_map(|signal| fixed(signal.peer)));
-                // They publish the rows.
-                signals.iter_mut().for_each(|signal| signal.relaxed = false);
-                Some(ptx::Step::Signal(signals))
-            }
-            ptx::Step::Wait(waits) => {
-                self.awaited.extend(waits.iter().filter_map(|wait| fixed(wait.rank)));
-                Some(ptx::Step::Wait(waits))
-            }
-            ptx::Step::Port(ptx::Port { channel, put: None, signal: true, flush: false }) => {
-                self.asked.extend(fixed(channel));
-                Some(ptx::Step::PutRows { channel })
-            }
-            ptx::Step::PortWait { channel } => {
-                self.heard.extend(fixed(channel));
-                Some(ptx::Step::PortWait { channel })
-            }
-            step @ (ptx::Step::Sync | ptx::Step::Barrier { .. }) => Some(step),
-            _ => None,
-        }
-    }
-
-    /// Whether so many reached ranks, and so many others, were each met once.
-    fn is_of(&self, [reached, others]: [usize; 2]) -> bool {
-        let lists = [&self.signalled, &self.awaited, &self.asked, &self.heard];
-        lists.into_iter().zip([reached, reached, others, others]).all(|(list, expected)| {
-            let different: BTreeSet<u32> = list.iter().copied().collect();
-            [list.len(), different.len()] == [expected; 2]
-        })
-    }
-}
-
-fn fixed(number: ptx::Number) -> Option<u32> {
-    match number {
-        Fixed(value) => Some(value),
-        ptx::Number::Row(_) => None,
-    }
+    let shared = shares_tables(plan);
+    // Ports bring parts to scratch.
+    let bounded = exact && shared;
+    Ok(ptx::Rows { me: rank, reached, tables: control.tables(), shared, controls, words, exact, bounded })
 }
 
 /// A move of one chunk, whose operands are named by rows.

@@ -49,7 +49,8 @@ impl Call<'_> {
                 let word = rows.and_then(|rows| rows.get(index as usize).copied());
                 word.ok_or_else(|| missing(address))
             }
-            // Rows have offsets in users' buffers, or addresses of this rank's memory, of which proxies take what lies in the shown input.
+            // Proxies take offsets in the shown input. Those in rows count from the input that the kernel has, which begins at 0 where rows have
+            // addresses.
             Address::Offset(_, Base::Input) if rows.is_some() => {
                 shown.map(|shown| input.wrapping_sub(shown.input.ptr())).ok_or_else(|| missing(address))
             }

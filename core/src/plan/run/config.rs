@@ -23,6 +23,8 @@ pub struct ExecutorConfig {
     pub(super) port_transport: Option<Transport>,
     pub(super) trace: bool,
     pub(super) series: Option<Series>,
+    /// Of a plan whose chunks have sizes of their own: what may be wrong about a rank's numbers.
+    pub(super) misfit: Option<&'static str>,
     pub(super) multicast: Option<bool>,
 }
 
@@ -105,6 +107,12 @@ impl ExecutorConfig {
     #[must_use]
     pub fn unchecked(mut self) -> Self {
         self.unchecked = true;
+        self
+    }
+
+    /// The same with words for the error of a call by rows, behind "counts and offsets of rank 0 leave its buffers".
+    pub(crate) fn with_misfit(mut self, words: &'static str) -> Self {
+        self.misfit = Some(words);
         self
     }
 

@@ -20,14 +20,21 @@ pub(super) struct Overflow {
     equal: bool,
     /// The longest part, in bytes, that ranks of several hosts reduce.
     longest: Option<u64>,
+    /// What else may be wrong about a rank's numbers, as words of an error.
+    misfit: Option<&'static str>,
 }
 
 impl Overflow {
-    /// For a plan of `kind`, whose parts have at most `longest` bytes.
-    pub(super) fn new(context: &Context, kind: &Kind, longest: Option<u64>) -> Result<Self> {
+    /// For a plan of `kind`, whose parts have at most `longest` bytes, and `misfit` to say of numbers that are wrong.
+    pub(super) fn new(
+        context: &Context,
+        kind: &Kind,
+        longest: Option<u64>,
+        misfit: Option<&'static str>,
+    ) -> Result<Self> {
         let record = Arc::new(PinnedBuffer::new(context, size_of::<OverflowRecord>())?);
         let equal = matches!(kind, Kind::ReduceScatter);
-        Ok(Self { record, told: AtomicU64::new(0), equal, longest })
+        Ok(Self { record, told: AtomicU64::new(0), equal, longest, misfit })
     }
 
     /// The record's address for kernels.
@@ -70,13 +77,14 @@ impl Outcome for Overflow {
             u64::MAX => {
                 let longer = self.longest.map(|longest| {
                     format!(
-                        ", or a part is longer than the {longest} bytes of scratch that there are for one from another host (AQUEDUCT_SCRATCH_BYTES \
-                         or CommunicatorConfig::with_scratch_bytes gives more)"
+                        ", or a part of it is longer than the {longest} bytes of scratch that there are for one from another host \
+                         (AQUEDUCT_SCRATCH_BYTES or CommunicatorConfig::with_scratch_bytes gives more)"
                     )
                 });
                 format!(
-                    "counts and offsets of rank {sender} leave its buffers{}; no rank has moved anything in this call",
-                    longer.unwrap_or_default()
+                    "counts and offsets of rank {sender} leave its buffers{}{}; no rank has moved anything in this call",
+                    longer.unwrap_or_default(),
+                    self.misfit.unwrap_or_default()
                 )
             }
             _ if self.equal => format!(

@@ -296,7 +296,8 @@ impl Draft<'_> {
             None => None,
         };
         let longest = plan.ranks.iter().any(|rank| rank.scratch_chunks > 0).then_some(scratch.0);
-        let overflow = |()| Overflow::new(comm.context(), &plan.collective.kind, longest).map(Arc::new);
+        let overflow =
+            |()| Overflow::new(comm.context(), &plan.collective.kind, longest, config.misfit).map(Arc::new);
         let overflow = plan.settings.variable_chunks.then_some(()).map(overflow);
         let reaches_buffers = plan.ranks.iter().any(reaches_users);
         let mut inner = Prepared {

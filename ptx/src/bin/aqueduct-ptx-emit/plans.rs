@@ -243,6 +243,7 @@ fn by_rows(ranks: u32, element: Element, reduces: bool) -> Kernel {
         rows: Some(Rows {
             me: 0,
             reached: ranks,
+            shared: false,
             tables: 4096,
             controls: 0,
             words: ranks,
@@ -293,7 +294,16 @@ fn rows_by_ports(element: Element) -> Kernel {
     first.extend([put(2), put(3), hears(2), hears(3), barrier(), reduced()]);
     let others = vec![Step::FindRows, barrier(), Step::JudgeRows, barrier(), reduced()];
     let blocks = (0..8).map(|member| Block { shape: member.min(1), row: vec![member] }).collect();
-    let rows = Rows { me: 0, reached: 2, tables: 4096, controls: 0, words: 2, exact: true, bounded: true };
+    let rows = Rows {
+        me: 0,
+        reached: 2,
+        shared: true,
+        tables: 4096,
+        controls: 0,
+        words: 2,
+        exact: true,
+        bounded: true,
+    };
     Kernel {
         addresses: 2 + words + 10,
         laps: None,

@@ -125,6 +125,7 @@ fn plan(ranks: u32, me: u32, blocks: u32, element: Element, reduction: Option<Re
             words: ADDRESSES * ranks + ranks,
             exact: reduction.is_some(),
             reached: ranks,
+            shared: false,
             bounded: false,
         }),
         blocks: rows.into_iter().map(|row| Block { shape: 0, row }).collect(),

@@ -1,6 +1,6 @@
 //! Plans that lower to kernels with rows, and those that cannot.
 
-use super::super::super::ir::Op;
+use super::super::super::ir::{Barrier, Op};
 use super::super::super::program::{CollectiveProgram, Pattern, SyncType};
 use super::super::{Averages, Ways};
 use super::*;
@@ -60,9 +60,7 @@ fn the_first_block_meets_ranks_that_are_out_of_reach() {
             _ => "other",
         };
         let end = |name: &&str| *name != "judge";
-        let mut names: Vec<_> = steps.map(name).take_while(end).collect();
-        names.dedup();
-        names
+        steps.map(name).take_while(end).collect()
     };
     for blocks in [1, 3] {
         let plan = all_to_all(blocks);
@@ -71,8 +69,11 @@ fn the_first_block_meets_ranks_that_are_out_of_reach() {
             let rows = kernel.rows.unwrap();
             assert_eq!((rows.me, rows.reached), (rank, if rank < 2 { 2 } else { 1 }));
             let first = names(&kernel.blocks[0], &kernel);
+            let count = |name: &str| first.iter().filter(|other| **other == name).count();
             assert_eq!(first[..3], ["show", "sync", "put"], "{first:?}");
-            assert_eq!(first.contains(&"signal"), rank < 2, "{first:?}");
+            let far = if rank < 2 { 1 } else { 2 };
+            let met = ["put", "hear", "signal", "wait", "barrier"].map(count);
+            assert_eq!(met, [far, far, 2 - far, 2 - far, usize::from(blocks > 1)], "{first:?}");
             assert_eq!(first.last(), Some(if blocks > 1 { &"barrier" } else { &"sync" }), "{first:?}");
             for block in kernel.blocks.iter().skip(1) {
                 assert_eq!(names(block, &kernel), ["find", "barrier"]);
@@ -108,6 +109,34 @@ fn other_beginnings_and_moves_are_refused() {
     let mut alone = plan.clone();
     alone.ranks[0].blocks[1].ops.clear();
     refused(&alone, begins);
+    // Blocks that meet before the first one has met all ranks, that meet without it, or that are fewer than all.
+    let mut early = plan.clone();
+    let ops = &mut early.ranks[0].blocks[0].ops;
+    let barrier =
+        ops.iter().position(|operation| matches!(operation.op, Op::Barrier(_))).expect("it has one");
+    let meeting = ops[barrier].clone();
+    ops.insert(0, meeting);
+    refused(&early, begins);
+    let barriers = |change: &dyn Fn(usize, &mut Barrier)| {
+        let mut plan = plan.clone();
+        for (nth, block) in plan.ranks[0].blocks.iter_mut().enumerate() {
+            let met = block.ops.iter_mut().find_map(|operation| match &mut operation.op {
+                Op::Barrier(barrier) => Some(barrier),
+                _ => None,
+            });
+            change(nth, met.expect("it has one"));
+        }
+        plan
+    };
+    refused(&barriers(&|nth, barrier| barrier.id += nth as u32), begins);
+    refused(&barriers(&|_, barrier| barrier.blocks -= 1), begins);
+    // One rank is told twice, and another one never.
+    let mut twice = plan.clone();
+    let rank = &mut twice.ranks[2];
+    assert_eq!(rank.port_channels, [0, 1]);
+    rank.port_channels[1] = 0;
+    let error = lowered(&twice, 2).unwrap_err();
+    assert!(error.message().contains(begins), "{error}");
     let mut fewer = plan.clone();
     fewer.ranks[2].blocks.pop();
     refused(&fewer, "all ranks need as many blocks");
