@@ -29,11 +29,11 @@ suite() { # PATH-OF-SOURCE [PREFIX,...]: a test binary, and which of its tests
     ln -f "$binary" "$folder/bin/$name"
     suites+=(--suite "$name=$folder/bin/$name${2:+=$2}")
 }
-for name in channel fifo half ll128 patience port watched; do suite "tests/$name.rs"; done
+for name in channel fifo half ll128 patience port turn watched; do suite "tests/$name.rs"; done
 for name in perf plan weak; do suite "tests/$name/main.rs"; done
 suite tests/library/main.rs memory::linked,port::linked,synchronisation::linked
 if [ $command = run ]; then
-    suite it/main.rs litmus::soft,channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::,plans::soft,plans::multicast::three,built_in::soft,variable::over_hosts
+    suite it/main.rs litmus::soft,channels::soft,collectives::soft,device_library::soft,ports::software::cuda_ipc,given_up::,plans::soft,plans::turns::soft,plans::multicast::three,built_in::soft,variable::over_hosts
     suite tests/command/main.rs perf
 fi
 ln -f target/debug/mutants "$folder/bin/mutants"

@@ -13,7 +13,7 @@
 #define AQUEDUCT_ASSERT(condition, message) _Static_assert(condition, message)
 #endif
 
-#define AQUEDUCT_ABI_VERSION 4u
+#define AQUEDUCT_ABI_VERSION 5u
 #define AQUEDUCT_SPINS_FREE 1000u
 #define AQUEDUCT_SPINS_PER_ABORT_READ 1000u
 #define AQUEDUCT_ABORT_WORD_RUN 0u
@@ -31,6 +31,7 @@
 #define AQUEDUCT_OPERATION_PERF 8u
 #define AQUEDUCT_OPERATION_FLUSH 9u
 #define AQUEDUCT_OPERATION_PLAN 10u
+#define AQUEDUCT_OPERATION_TURN 11u
 #define AQUEDUCT_LEFT_NOT 0u
 #define AQUEDUCT_LEFT_TOLD 1u
 #define AQUEDUCT_LEFT_REFUSED 2u
@@ -43,6 +44,7 @@
 #define AQUEDUCT_TRIGGER_ID_BITS 16u
 #define AQUEDUCT_LAST_EPOCH 4294967295u
 #define AQUEDUCT_FIRST_EPOCH_OF_LAP 2u
+#define AQUEDUCT_TURN_FREE 4294967295u
 
 /* Parameters that every wait of a kernel needs: the word that tells it to leave, the claim through which it records what
  * it was waiting for, and the peer. */
@@ -445,6 +447,37 @@ typedef struct AqueductTraceRecord {
 AQUEDUCT_ASSERT(sizeof(AqueductTraceRecord) == 16, "AqueductTraceRecord");
 AQUEDUCT_ASSERT(offsetof(AqueductTraceRecord, time) == 0, "AqueductTraceRecord.time");
 AQUEDUCT_ASSERT(offsetof(AqueductTraceRecord, number) == 8, "AqueductTraceRecord.number");
+
+/* Whose turn it is: device memory of rank 0, followed by the ring of positions (mask + 1 words of 32 bits, of which the first is
+ * TURN_FREE at the beginning, and the others zero). Written by kernels of rank 0 alone.
+ *
+ * The words of all ranks lie in host memory that they share, 4 bytes for each number of a caller: 1 while what a word stands for holds,
+ * else 0. When nobody may wait any more, the host makes all of them 1 for which streams wait. */
+typedef struct AqueductTurnQueue {
+    /* Positions that calls have taken. */
+    uint64_t taken;
+    /* Positions whose calls are done on all ranks. */
+    uint64_t granted;
+    /* Address of a table: where the words of each rank begin by which calls are granted (8 bytes for each rank). */
+    uint64_t words;
+    /* Address of the words by which ranks have said that they are ready for a caller's call: those of all ranks for the first caller, then
+     * those for the next. */
+    uint64_t ready;
+    /* Address of a word for each rank, by which it has said that its part of the call that was granted last is done. */
+    uint64_t done;
+    /* Number of ranks. */
+    uint32_t ranks;
+    /* Positions of the ring, a power of two and at least as many as there are callers, minus one. */
+    uint32_t mask;
+} AqueductTurnQueue;
+AQUEDUCT_ASSERT(sizeof(AqueductTurnQueue) == 48, "AqueductTurnQueue");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, taken) == 0, "AqueductTurnQueue.taken");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, granted) == 8, "AqueductTurnQueue.granted");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, words) == 16, "AqueductTurnQueue.words");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, ready) == 24, "AqueductTurnQueue.ready");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, done) == 32, "AqueductTurnQueue.done");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, ranks) == 40, "AqueductTurnQueue.ranks");
+AQUEDUCT_ASSERT(offsetof(AqueductTurnQueue, mask) == 44, "AqueductTurnQueue.mask");
 
 #if defined(__CUDACC__)
 

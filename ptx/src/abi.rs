@@ -17,6 +17,7 @@ mod plan;
 mod port;
 mod symbols;
 mod trigger;
+mod turn;
 
 pub use abort::{
     ABORT_CLAIM_FREE, ABORT_CLAIM_TAKEN, ABORT_RECORD_COMPLETE, ABORT_RECORD_EMPTY, ABORT_WORD_RUN,
@@ -30,3 +31,4 @@ pub use plan::{OverflowRecord, PlanArgs, PlanRow, PlanRows, TraceRecord};
 pub use port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
 pub use symbols::{ABI_VERSION, CONSTANTS, STRUCTS, symbol, symbols};
 pub use trigger::{ChannelTrigger, FifoHandle, ProxyTrigger, TriggerError, TriggerKind, lap_bit};
+pub use turn::{TURN_FREE, TurnQueue};

@@ -6,11 +6,12 @@ mod ll128;
 mod perf;
 mod port;
 mod row;
+mod turn;
 
 pub use row::{Arg, Entry, Kernel, Launch, Param};
 
 /// The rows by family; one file of this module each.
-const FAMILIES: &[&[Kernel]] = &[channel::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS, port::ROWS];
+const FAMILIES: &[&[Kernel]] = &[channel::ROWS, fifo::ROWS, ll128::ROWS, perf::ROWS, port::ROWS, turn::ROWS];
 
 /// Every row.
 pub fn rows() -> impl Iterator<Item = &'static Kernel> {

@@ -22,6 +22,7 @@ const FILES: &[(&str, &str)] = embed![
     "port.ptx",
     "port_packet.ptx",
     "semaphore.ptx",
+    "turn.ptx",
     "inc/abort_record.ptxi",
     "inc/copy.ptxi",
     "inc/copy_aligned.ptxi",
@@ -184,6 +185,9 @@ const FILES: &[(&str, &str)] = embed![
     "inc/spin.ptxi",
     "inc/spin_warp.ptxi",
     "inc/store16.ptxi",
+    "inc/turn_clear.ptxi",
+    "inc/turn_grant.ptxi",
+    "inc/turn_meet.ptxi",
     "inc/unpack_packets.ptxi",
     "inc/unpack_packets_turn.ptxi",
 ];

@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{AtomicU32, AtomicU64, Ordering};
+use super::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Memory that loom watches: an access that could race with another one fails the model.
 struct Bytes(UnsafeCell<u32>);
@@ -246,4 +246,73 @@ fn loom_a_complete_record_has_one_writer_and_is_whole() {
 #[should_panic(expected = "Causality violation")]
 fn loom_a_record_published_relaxed_is_not() {
     record(Ordering::Relaxed);
+}
+
+/// `turn.position`: a call that asks and the end of the call before come to one position, and the second to come lets the call begin.
+fn positions(meet: Ordering) {
+    loom::model(move || {
+        let shared = Arc::new((Bytes::new(), Bytes::new(), AtomicU32::new(0), AtomicU32::new(0)));
+        let end = shared.clone();
+        let come = move |shared: &(Bytes, Bytes, AtomicU32, AtomicU32), value: u32| {
+            if shared.2.swap(value, meet) != 0 {
+                assert_eq!((shared.0.read(), shared.1.read()), (7, 8));
+                shared.3.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let ends = thread::spawn(move || {
+            end.0.write(7);
+            come(&end, u32::MAX);
+        });
+        shared.1.write(8);
+        come(&shared, 1);
+        ends.join().unwrap();
+        assert_eq!(shared.3.load(Ordering::Relaxed), 1, "granted once");
+    });
+}
+
+#[test]
+fn loom_the_second_to_come_to_a_position_grants_it_once() {
+    positions(Ordering::AcqRel);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_position_that_was_left_relaxed_tells_nothing() {
+    positions(Ordering::Relaxed);
+}
+
+/// `abort.word`: the host ends the waits for a word that a kernel clears. The host's value is the last one.
+fn cleared(fenced: bool) {
+    loom::model(move || {
+        // The abort word, and the word for which a stream waits.
+        let shared = Arc::new((AtomicU32::new(0), AtomicU32::new(1)));
+        let kernel = shared.clone();
+        let clears = thread::spawn(move || {
+            kernel.1.store(0, Ordering::Relaxed);
+            if fenced {
+                fence(Ordering::SeqCst);
+            }
+            if kernel.0.load(Ordering::Relaxed) != 0 {
+                kernel.1.store(1, Ordering::Relaxed);
+            }
+        });
+        shared.0.store(1, Ordering::Release);
+        if fenced {
+            fence(Ordering::SeqCst);
+        }
+        shared.1.store(1, Ordering::Release);
+        clears.join().unwrap();
+        assert_eq!(shared.1.load(Ordering::Relaxed), 1, "a stream would wait for ever");
+    });
+}
+
+#[test]
+fn loom_a_cleared_word_keeps_no_stream_waiting_after_an_abort() {
+    cleared(true);
+}
+
+#[test]
+#[should_panic(expected = "a stream would wait for ever")]
+fn loom_a_word_cleared_without_a_fence_may() {
+    cleared(false);
 }

@@ -48,6 +48,8 @@ impl Operation {
     pub const FLUSH: Self = Self(9);
     /// Waiting for packets inside a plan.
     pub const PLAN: Self = Self(10);
+    /// Waiting until other ranks have done their part of the call whose turn it is.
+    pub const TURN: Self = Self(11);
 
     /// The field's name for the operation, or `"unknown operation"`.
     pub fn name(self) -> &'static str {
@@ -61,6 +63,7 @@ impl Operation {
             Self::PERF => "perf",
             Self::FLUSH => "flush",
             Self::PLAN => "plan",
+            Self::TURN => "turn",
             _ => "unknown operation",
         }
     }

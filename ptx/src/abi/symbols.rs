@@ -11,9 +11,10 @@ use super::memory_channel::{MemoryChannelHandle, SemaphoreHandle};
 use super::plan::{OverflowRecord, PlanArgs, PlanRow, PlanRows, TraceRecord};
 use super::port::{LEFT_CLOSED, LEFT_NOT, LEFT_REFUSED, LEFT_TOLD, PortChannelHandle};
 use super::trigger::{FifoHandle, ID_BITS, OFFSET_BITS, ProxyTrigger, SIZE_BITS, TriggerKind};
+use super::turn::{TURN_FREE, TurnQueue};
 
 /// Version of everything in this module. Ranks compare it when they connect; a difference is refused.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Constants other than offsets that templates may name, as `(name, value)`.
 pub const CONSTANTS: &[(&str, u64)] = &[
@@ -35,6 +36,7 @@ pub const CONSTANTS: &[(&str, u64)] = &[
     ("OPERATION_PERF", Operation::PERF.0 as u64),
     ("OPERATION_FLUSH", Operation::FLUSH.0 as u64),
     ("OPERATION_PLAN", Operation::PLAN.0 as u64),
+    ("OPERATION_TURN", Operation::TURN.0 as u64),
     ("LEFT_NOT", LEFT_NOT as u64),
     ("LEFT_TOLD", LEFT_TOLD as u64),
     ("LEFT_REFUSED", LEFT_REFUSED as u64),
@@ -47,6 +49,7 @@ pub const CONSTANTS: &[(&str, u64)] = &[
     ("TRIGGER_ID_BITS", ID_BITS as u64),
     ("LAST_EPOCH", LAST_EPOCH as u64),
     ("FIRST_EPOCH_OF_LAP", FIRST_EPOCH_OF_LAP as u64),
+    ("TURN_FREE", TURN_FREE as u64),
 ];
 
 /// Every structure of the ABI, in the order in which a C header can declare them.
@@ -66,6 +69,7 @@ pub const STRUCTS: &[&StructLayout] = &[
     &PlanRow::LAYOUT,
     &OverflowRecord::LAYOUT,
     &TraceRecord::LAYOUT,
+    &TurnQueue::LAYOUT,
 ];
 
 /// All symbols templates may use without being given them: `PREFIX_SUFFIX` per field (its offset),

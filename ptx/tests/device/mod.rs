@@ -227,6 +227,7 @@ impl Machine {
         call!(self.table, cuStreamSynchronize(null_mut()));
     }
 
+    #[allow(dead_code, reason = "not every suite does this")]
     pub(crate) fn read(&self, rank: usize, address: u64, bytes: usize) -> Vec<u8> {
         self.enter(rank);
         let mut data = vec![0u8; bytes];

@@ -16,6 +16,7 @@ mod port;
 mod region;
 mod rig;
 mod start;
+mod turn;
 
 macro_rules! instances {
     ($($name:ident: $file:ident::$litmus:ident $(and $twins:ident)?;)+) => {
@@ -62,6 +63,8 @@ instances! {
     connection_signal_ethernet: port::SIGNAL_ETHERNET;
     port_flushed_cuda_ipc: port::FLUSHED_IPC and twins;
     port_flushed_ethernet: port::FLUSHED_ETHERNET;
+    turn_word: turn::WORD and twins;
+    turn_position: turn::POSITION and twins;
 }
 
 /// Tags of the software device alone, which no kernel of the library bears.
