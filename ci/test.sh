@@ -45,16 +45,18 @@ namespaces() {
 # other than two in collectives, which ci/deep.sh has. Devices are small, so that grids are. Only LL128, among the channels and in plans,
 # relies on lines. The examples' ranks are processes, each of which is checked by itself.
 races() {
-    AQUEDUCT_SOFT_SHADOW=8G checked channels::soft litmus::soft plans::soft plans::multicast::three_processes conformance::soft::multicast \
-        built_in::soft::two_threads variable::soft::two_threads variable::over_hosts::of_different --skip plans::soft::two_threads --skip plans::soft::four_threads &&
+    AQUEDUCT_SOFT_SHADOW=8G checked channels::soft litmus::soft plans::soft plans::turns::soft::two_threads plans::multicast::three_processes \
+        conformance::soft::multicast built_in::soft::two_threads variable::soft::two_threads variable::over_hosts::of_different \
+        --skip plans::soft::two_threads --skip plans::soft::four_threads &&
         AQUEDUCT_SOFT_LINES=torn checked collectives::soft::two_threads device_library::soft ports::software::cuda_ipc &&
         AQUEDUCT_SOFT_CHECK=races,weak tested 300 --workspace --test run -- --quiet &&
         AQUEDUCT_SOFT_CHECK=races AQUEDUCT_SOFT_SMS=2 tested 300 \
             --workspace --test channel --test fifo --test half --test library --test ll128 --test perf --test plan --test port \
-            --test watched --test weak -- --quiet --skip every_element --skip hundreds_of \
+            --test turn --test watched --test weak -- --quiet --skip every_element --skip hundreds_of \
             --skip other_warps_of_a_block &&
         AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 300 --workspace --lib -- --quiet \
-            plan::run::tests::multicast plan::run::tests::samples::completed plan::run::tests::copies plan::run::tests::turns
+            plan::run::tests::multicast plan::run::tests::samples::completed plan::run::tests::copies \
+            plan::run::tests::order plan::run::tests::turns
 }
 checked() {
     AQUEDUCT_TEST_RANKS=threads AQUEDUCT_SOFT_CHECK=races,weak AQUEDUCT_SOFT_SMS=2 tested 400 \

@@ -141,6 +141,7 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         staging_bytes,
         port_transport,
         any_order,
+        call_order,
         tuning: _,
     } = config;
     let bytes = |name: &str, bytes: Option<u64>| match bytes {
@@ -156,7 +157,8 @@ fn settings(config: &CollectiveConfig) -> Vec<String> {
         bytes("staging_bytes", staging_bytes.map(|bytes| bytes as u64)),
         port_transport
             .map_or("no port_transport".to_owned(), |transport| format!("port_transport {transport}")),
-        (if *any_order { "calls in any order" } else { "calls in one order" }).to_owned(),
+        (if *any_order { "calls in any order" } else { "calls that may take turns" }).to_owned(),
+        (if *call_order { "calls in one order" } else { "calls in an order to agree on" }).to_owned(),
         format!("{} plans of its own", plans.len()),
     ];
     // Each is a text of its own, because longer ones are cut on the way and would differ from this rank's.

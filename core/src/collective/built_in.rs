@@ -42,7 +42,8 @@ const LAUNCH_ON: &str = "Collective::launch_on";
 /// collectives that reduce.
 ///
 /// Every rank calls with the same count, type and reduction, in the same order, and all in place or none. All calls of one
-/// `Collective` belong on one stream, or on streams that the caller orders. Elements are reduced in the order of ranks, so that an
+/// `Collective` belong on one stream, or on streams that the caller orders. Those of several may come in different orders on different ranks:
+/// where there is no room for all on a device, ranks agree on one ([`CollectiveConfig::in_call_order`] spares that). Elements are reduced in the order of ranks, so that an
 /// all-reduce gives all ranks the same bits. Where hosts spare bytes, each first reduces what its own ranks have, in their order; then come
 /// the hosts in the order of their first ranks. A graph can capture calls. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ pub struct CollectiveConfig {
     pub(super) port_transport: Option<Transport>,
     pub(super) tuning: Option<Tuning>,
     pub(super) any_order: bool,
+    pub(super) call_order: bool,
 }
 
 impl CollectiveConfig {
@@ -106,11 +107,19 @@ impl CollectiveConfig {
         self
     }
 
-    /// The same for calls that come in any order among those of other collectives and executors: on different streams, each rank may launch
-    /// them as it likes. There must be room for it: see [`ExecutorConfig::in_any_order`].
+    /// The same for calls that run beside those of other collectives and executors on different streams, in any order on each rank. There must
+    /// be room for it: see [`ExecutorConfig::in_any_order`].
     #[must_use]
     pub fn in_any_order(mut self) -> Self {
         self.any_order = true;
+        self
+    }
+
+    /// The same for calls that all ranks make in one order among those of other collectives and executors, so that they need not agree on
+    /// one where there is no room for all: see [`ExecutorConfig::in_call_order`].
+    #[must_use]
+    pub fn in_call_order(mut self) -> Self {
+        self.call_order = true;
         self
     }
 
@@ -150,6 +159,7 @@ impl CollectiveConfig {
     pub(super) fn executor(&self, max_bytes: Option<u64>) -> ExecutorConfig {
         let config = ExecutorConfig::default().with_variants(self.variants.iter().copied());
         let config = if self.any_order { config.in_any_order() } else { config };
+        let config = if self.call_order { config.in_call_order() } else { config };
         let config = match self.port_transport {
             Some(transport) => config.with_port_transport(transport),
             None => config,

@@ -134,7 +134,7 @@ impl VariableCounts {
 impl VariableCollective {
     /// Compiles the plan and shows its memory to the peers. `kind` is `AllToAll`, `AllGather` or `ReduceScatter`; of `config`, only the
     /// variants play a part, and only in a reduce-scatter, [`in_any_order`](CollectiveConfig::in_any_order),
-    /// [`with_port_transport`](CollectiveConfig::with_port_transport), and
+    /// [`in_call_order`](CollectiveConfig::in_call_order), [`with_port_transport`](CollectiveConfig::with_port_transport), and
     /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes), without
     /// which there is no memory for [`launch_staged`](Self::launch_staged). Between hosts, a part of a reduce-scatter may be as long as
     /// a sixteenth of what is left of the communicator's scratch, divided by twice the ranks of other hosts. Collective: every rank calls it with the same, in the same

@@ -1,11 +1,12 @@
 //! The words by which an abort reaches kernels.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 
 use aqueduct_ptx::abi::{AbortHandle, AbortRecord, NO_PEER};
 
 use super::abort_record::AbortRecordMemory;
-use crate::abort::{Abort, AbortWord};
+use crate::abort::{Abort, AbortCause, AbortListener, AbortWord};
 use crate::error::Result;
 use crate::gpu::{Context, KeepAlive, PinnedBuffer};
 use crate::group::peer_state::Waiters;
@@ -18,7 +19,6 @@ use crate::transport::completion::KernelAbort;
 /// Kernels that wait for one rank poll that rank's word, all others the group's. An abort raises all of them; the
 /// departure of a rank raises its own and the group's. Kernels that wait for signals of a connection with a word of its own poll
 /// that one, which the departure of the peer raises as well.
-#[derive(Debug)]
 pub(crate) struct AbortMemory {
     rank: u32,
     pinned: Arc<PinnedBuffer>,
@@ -26,8 +26,24 @@ pub(crate) struct AbortMemory {
     words: Vec<AbortWord>,
     /// The words of connections, with their peers.
     connections: Mutex<Vec<(u32, Weak<KernelAbort>)>>,
+    streams: Mutex<Vec<Weak<dyn StreamWaits>>>,
     /// Its record lies behind the words, in another cache line.
     record: Arc<AbortRecordMemory>,
+}
+
+impl fmt::Debug for AbortMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortMemory")
+            .field("rank", &self.rank)
+            .field("words", &self.words)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits of streams for words, which see no abort word.
+pub(crate) trait StreamWaits: Send + Sync {
+    /// Writes to all words what ends the waits, now and later. Must not block.
+    fn end(&self);
 }
 
 impl AbortMemory {
@@ -47,7 +63,10 @@ impl AbortMemory {
         };
         let words: Vec<AbortWord> = (0..count).map(word).collect();
         words.iter().for_each(|word| abort.attach(word.clone()));
-        Ok(Arc::new(Self { rank, pinned, words, connections: Mutex::default(), record }))
+        let (connections, streams) = (Mutex::default(), Mutex::default());
+        let memory = Arc::new(Self { rank, pinned, words, connections, streams, record });
+        abort.listen(&(memory.clone() as Arc<dyn AbortListener>));
+        Ok(memory)
     }
 
     /// The handle for kernels that wait for any rank.
@@ -76,6 +95,21 @@ impl AbortMemory {
         connections.push((peer, Arc::downgrade(connection)));
     }
 
+    /// Ends `waits`, too, when kernels that wait for any rank are to leave; at once if they are.
+    pub(crate) fn end_with_kernels(&self, waits: &Arc<dyn StreamWaits>) {
+        let mut streams = lock(&self.streams);
+        streams.retain(|known| known.strong_count() > 0);
+        // Under the lock: either `end_streams` finds the waits in the list, or the word is visible here.
+        if self.words[0].is_raised() {
+            waits.end();
+        }
+        streams.push(Arc::downgrade(waits));
+    }
+
+    fn end_streams(&self) {
+        lock(&self.streams).iter().filter_map(Weak::upgrade).for_each(|waits| waits.end());
+    }
+
     fn handle_at(&self, word: usize, peer: u32) -> AbortHandle {
         debug_assert!(word < self.words.len(), "a word of a rank that does not exist");
         self.handle_with(self.pinned.device_ptr() + (word * size_of::<u32>()) as u64, peer)
@@ -101,9 +135,16 @@ impl Waiters for AbortMemory {
         let connections = lock(&self.connections);
         let of_peer = connections.iter().filter(|(other, _)| *other == peer);
         of_peer.filter_map(|(_, word)| word.upgrade()).for_each(|word| word.raise());
+        self.end_streams();
     }
 
     fn abandoned(&self) -> Option<Option<u32>> {
         self.record().map(|record| (record.peer != NO_PEER).then_some(record.peer))
+    }
+}
+
+impl AbortListener for AbortMemory {
+    fn aborted(&self, _: &AbortCause) {
+        self.end_streams();
     }
 }

@@ -7,7 +7,7 @@ use aqueduct_ptx::abi::{ABI_VERSION, AbortHandle};
 
 use crate::abort::{Abort, AbortCause};
 use crate::bootstrap::Bootstrap;
-use crate::comm::abort_memory::AbortMemory;
+use crate::comm::abort_memory::{AbortMemory, StreamWaits};
 use crate::comm::asked::Asked;
 use crate::comm::config::CommunicatorConfig;
 use crate::comm::kept::Kept;
@@ -66,6 +66,7 @@ pub(super) struct Shared {
     abort: Arc<AbortMemory>,
     scratch: Arc<ScratchBudget>,
     links: Kept,
+    turns: Kept,
     context: Context,
 }
 
@@ -123,7 +124,7 @@ impl Communicator {
         log::debug!("rank {rank} of {size}: communicator ready on {}", group.me().device_label());
         let (abort, context) = (abort_memory, context.clone());
         let scratch = ScratchBudget::new(config.scratch_bytes as u64);
-        let links = Kept::default();
+        let (links, turns) = (Kept::default(), Kept::default());
         let shared = Shared {
             config,
             topology,
@@ -134,6 +135,7 @@ impl Communicator {
             abort,
             scratch,
             links,
+            turns,
             context,
         };
         Ok(Self { asked: Arc::default(), shared: Arc::new(shared) })
@@ -172,6 +174,16 @@ impl Communicator {
     /// The proxy and the connections that port channels of its plans share.
     pub(crate) fn links(&self) -> &Kept {
         &self.shared.links
+    }
+
+    /// The order of launches that its plans share.
+    pub(crate) fn turns(&self) -> &Kept {
+        &self.shared.turns
+    }
+
+    /// Ends `waits` when kernels that wait for any rank are told to leave.
+    pub(crate) fn end_with_kernels(&self, waits: &Arc<dyn StreamWaits>) {
+        self.shared.abort.end_with_kernels(waits);
     }
 
     /// Which ranks share this host or device, and how this rank's device reaches theirs.

@@ -34,6 +34,7 @@ pub use crate::rdma::Settings as IbSettings;
 pub use crate::setup::pending::{Dependency, Pending};
 pub use crate::transport::backend::ConnectionCounters;
 pub use crate::transport::endpoint::{EndpointConfig, IbSignal, Transport, Transports};
+pub(crate) use abort_memory::StreamWaits;
 pub(crate) use abort_record::AbortRecordMemory;
 pub use communicator::Communicator;
 pub use config::CommunicatorConfig;

@@ -106,7 +106,7 @@ impl Stream {
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT.0;
         // SAFETY: as for 8 bytes.
         self.enqueue([Arc::clone(dst.keep_alive())], || unsafe {
-            call!(self.context().driver(), optional cuStreamWriteValue32_v2(self.raw(), address, value, flags))
+            call!(self.context().driver(), optional cuStreamWriteValue32_v2(self.handle(), address, value, flags))
         })
     }
 
@@ -123,6 +123,23 @@ impl Stream {
         // SAFETY: an aligned word of memory that is kept accessible until the work is done.
         self.enqueue([Arc::clone(src.keep_alive())], || unsafe {
             call!(self.context().driver(), optional cuStreamWaitValue64_v2(self.raw(), address, value, flags))
+        })
+    }
+
+    /// As [`Stream::wait_value64`], for 4 bytes, until a bit of `src` is set: then the wait needs no number that belongs to one call, which a graph
+    /// would repeat.
+    ///
+    /// # Errors
+    /// As for [`Stream::wait_value64`].
+    pub(crate) fn wait_any_bit32(&self, src: &DeviceSlice) -> Result<()> {
+        let address = word("wait_any_bit32", src, 4)?;
+        let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_AND.0;
+        // SAFETY: as for `wait_value64`.
+        self.enqueue([Arc::clone(src.keep_alive())], || unsafe {
+            call!(
+                self.context().driver(),
+                optional cuStreamWaitValue32_v2(self.handle(), address, u32::MAX, flags)
+            )
         })
     }
 

@@ -114,6 +114,11 @@ impl Stream {
         Arc::as_ptr(&self.inner).addr()
     }
 
+    /// The address of the driver's stream, which all wrappers of it have.
+    pub(crate) fn address(&self) -> usize {
+        self.inner.raw.addr()
+    }
+
     pub(super) fn downgrade(&self) -> WeakStream {
         WeakStream { inner: Arc::downgrade(&self.inner) }
     }

@@ -4,6 +4,7 @@ mod failures;
 mod multicast;
 mod over_hosts;
 mod programs;
+mod turns;
 mod types;
 
 use std::sync::Arc;
@@ -38,10 +39,15 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(rank: &'a Rank, plan: &Plan, config: ExecutorConfig) -> Self {
-        let executor = Executor::prepare(&rank.comm, plan, config, soon()).unwrap();
         let most = MAX_BYTES as usize * plan.ranks.len() + GUARD;
         let input = rank.buffer(most);
         let output = if plan.collective.in_place { input.clone() } else { rank.buffer(most) };
+        Self::on(rank, plan, config, [input, output])
+    }
+
+    /// The same on buffers that are there.
+    fn on(rank: &'a Rank, plan: &Plan, config: ExecutorConfig, [input, output]: [Arc<GpuBuffer>; 2]) -> Self {
+        let executor = Executor::prepare(&rank.comm, plan, config, soon()).unwrap();
         let shown =
             executor.reaches_buffers().then(|| executor.prepare_buffers(&input, &output, soon()).unwrap());
         let stream = Stream::new(rank.comm.context()).unwrap();

@@ -51,6 +51,24 @@ pub(super) fn zero_copy(ranks: u32) -> Plan {
     program.compile().unwrap()
 }
 
+/// All-reduce: every rank reads all others' inputs and reduces them, in blocks of as many threads as a block may have.
+pub(super) fn wide(ranks: u32) -> Plan {
+    let program = CollectiveProgram::new("wide", Pattern::all_reduce(ranks, 1)).threads_per_block(1024);
+    for rank in program.ranks() {
+        let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+        let theirs = |channel: &MemoryChannel<'_>| program.rank(channel.peer()).input().chunks(..);
+        rank.copy(rank.output().chunks(..), rank.input().chunks(..), 0);
+        channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
+        channels.iter().for_each(|channel| {
+            channel.reduce(rank.output().chunks(..), theirs(channel), Reduction::Sum, 0);
+        });
+        channels.iter().for_each(|channel| channel.signal(0, SyncType::Before));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
+    }
+    program.compile().unwrap()
+}
+
 /// All-gather in place: each rank puts its part into all others' buffers.
 pub(super) fn gathered(ranks: u32) -> Plan {
     let program =

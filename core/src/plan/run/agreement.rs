@@ -2,6 +2,7 @@
 
 use super::config::ExecutorConfig;
 use super::ir::Plan;
+use super::turns::{self, Facts};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::digest;
@@ -41,6 +42,7 @@ enum Said {
         scratch_bytes: u64,
         taken_bytes: u64,
         links: u64,
+        turns: Facts,
         offers: Vec<Offer>,
     },
     /// With a later step.
@@ -65,18 +67,27 @@ impl Offer {
     }
 }
 
-/// Meets all ranks about plans. Every rank calls it, also one whose own preparations failed: then every rank gets an error. Also tells
-/// whether all ranks have what `links` stands for, which is not 0.
+/// What all ranks share.
+pub(super) struct Shared {
+    /// Whether all ranks have what `links` stands for, which is not 0.
+    pub(super) links: bool,
+    pub(super) turns: turns::Agreed,
+}
+
+/// Meets all ranks about plans. Every rank calls it, also one whose own preparations failed: then every rank gets an error.
 pub(super) fn agree<T>(
     comm: &Communicator,
     offers: &[Offer],
-    links: u64,
+    (links, turns): (u64, &Facts),
     mine: Result<T>,
     deadline: Deadline,
-) -> Result<((T, Vec<Agreed>), bool)> {
+) -> Result<((T, Vec<Agreed>), Shared)> {
     let (scratch_bytes, taken_bytes) = (comm.scratch().left(), comm.scratch().taken());
     let said = match &mine {
-        Ok(_) => Said::Ready { scratch_bytes, taken_bytes, links, offers: offers.to_vec() },
+        Ok(_) => {
+            let (turns, offers) = (turns.clone(), offers.to_vec());
+            Said::Ready { scratch_bytes, taken_bytes, links, turns, offers }
+        }
         Err(error) => Said::failed(error),
     };
     let (mine, all) = meet(comm, OP, &said, mine, deadline)?;
@@ -86,13 +97,14 @@ pub(super) fn agree<T>(
         multicast: Some(offer.multicast).filter(|&granularity| granularity > 0),
     };
     let mut agreed: Vec<Agreed> = offers.iter().map(begin).collect();
-    let mut same = links != 0;
+    let (mut same, mut facts) = (links != 0, Vec::new());
     for (rank, theirs) in (0..).zip(&all) {
         compare(OP, rank, &said, theirs)?;
-        let Said::Ready { scratch_bytes, taken_bytes, links: linked, offers: theirs } = theirs else {
+        let Said::Ready { scratch_bytes, taken_bytes, links: linked, turns, offers: theirs } = theirs else {
             continue;
         };
         same &= *linked == links;
+        facts.push(turns.clone());
         for ((agreed, mine), theirs) in agreed.iter_mut().zip(offers).zip(theirs) {
             agreed.scratch_bytes = agreed.scratch_bytes.min(*scratch_bytes);
             agreed.taken_bytes = agreed.taken_bytes.max(*taken_bytes);
@@ -104,7 +116,8 @@ pub(super) fn agree<T>(
             agreed.multicast = agreed.multicast.map(largest).filter(|_| theirs.multicast != 0);
         }
     }
-    Ok(((mine, agreed), same))
+    let turns = turns.agree(&facts)?;
+    Ok(((mine, agreed), Shared { links: same, turns }))
 }
 
 /// Meets all ranks after a step of `op` that may have failed on some of them: then every rank gets an error, and no rank waits
@@ -199,8 +212,8 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<()
 
 /// A digest of everything that a kernel is made of, and of how ports reach peers. All ranks run one version of the library.
 fn digest(plan: &Plan, config: &ExecutorConfig) -> [u8; 32] {
-    let ExecutorConfig { variants, any_order, port_transport, staging_bytes, .. } = config;
-    digest::of(&(plan, variants, any_order, port_transport, staging_bytes))
+    let ExecutorConfig { variants, any_order, call_order, port_transport, staging_bytes, .. } = config;
+    digest::of(&(plan, variants, (any_order, call_order), port_transport, staging_bytes))
 }
 
 impl Said {
@@ -211,8 +224,14 @@ impl Said {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Ready { scratch_bytes, taken_bytes, links, offers } => {
+            Self::Ready { scratch_bytes, taken_bytes, links, turns, offers } => {
                 w.u8(1).u64(*scratch_bytes).u64(*taken_bytes).u64(*links).u64(offers.len() as u64);
+                let Facts { history, calls, taken, crowded, able, numbers } = turns;
+                w.u64(*history).u64(*calls);
+                w.u8(u8::from(*taken)).u8(u8::from(*crowded)).u8(u8::from(*able)).count(numbers.len());
+                numbers.iter().for_each(|bits| {
+                    w.u64(*bits);
+                });
                 for Offer { digest, max_bytes, multicast, .. } in offers {
                     w.raw(digest).u64(*max_bytes).u64(*multicast);
                 }
@@ -233,13 +252,18 @@ impl Said {
             0 => Self::Failed(r.text(MOST_TEXT)?),
             1 => {
                 let (scratch_bytes, taken_bytes, links, count) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+                let (history, calls) = (r.u64()?, r.u64()?);
+                let (taken, crowded, able) = (r.bool()?, r.bool()?, r.bool()?);
+                let numbers = r.count(turns::CALLERS as usize / 64, size_of::<u64>())?;
+                let numbers = (0..numbers).map(|_| r.u64()).collect::<WireResult<_>>()?;
+                let turns = Facts { history, calls, taken, crowded, able, numbers };
                 // A false count ends with the bytes that are there.
                 let offer = |_| {
                     let (digest, max_bytes, multicast) = (r.array()?, r.u64()?, r.u64()?);
                     Ok(Offer { digest, max_bytes, multicast, name: String::new() })
                 };
                 let offers = (0..count).map(offer).collect::<WireResult<_>>()?;
-                Self::Ready { scratch_bytes, taken_bytes, links, offers }
+                Self::Ready { scratch_bytes, taken_bytes, links, turns, offers }
             }
             2 => Self::Done,
             _ => return Err(WireError::Invalid { what: "word of a rank" }),
@@ -281,7 +305,12 @@ mod tests {
 
     #[test]
     fn what_is_said_arrives() {
-        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, offers };
+        let facts =
+            |numbers| Facts { history: 3, calls: 4, taken: true, crowded: false, able: true, numbers };
+        let ready = |offers: Vec<Offer>| {
+            let turns = facts(vec![1 << 63; offers.len()]);
+            Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, turns, offers }
+        };
         for said in [
             ready(vec![offer([7; 32], 3)]),
             ready(vec![offer([7; 32], 3), offer([8; 32], u64::MAX)]),
@@ -301,7 +330,9 @@ mod tests {
 
     #[test]
     fn differences_are_named() {
-        let ready = |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, offers };
+        let turns = Facts::default();
+        let ready =
+            |offers| Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, turns: turns.clone(), offers };
         let plans = |digest, max_bytes| ready(vec![offer([0; 32], 1), offer(digest, max_bytes)]);
         let mine = plans([1; 32], 3);
         let says = |theirs: &Said| compare(OP, 1, &mine, theirs).unwrap_err().to_string();

@@ -19,6 +19,7 @@ pub struct ExecutorConfig {
     pub(super) staging_bytes: Option<usize>,
     pub(super) unchecked: bool,
     pub(super) any_order: bool,
+    pub(super) call_order: bool,
     pub(super) either_place: bool,
     pub(super) port_transport: Option<Transport>,
     pub(super) trace: bool,
@@ -90,14 +91,24 @@ impl ExecutorConfig {
         self.trace.then_some(RECORDS)
     }
 
-    /// The same for calls that come in any order among those of other executors: on different streams, each rank may launch them
-    /// as it likes. The kernels then need room on the device beside those of all other executors of this context, and `prepare`
-    /// returns an error where there is none, also for later executors. Without it, executors may have more blocks together than
-    /// the device runs at once; then their calls must be launched in one order on all ranks, and follow each other in this order
-    /// on the device.
+    /// The same for calls that run beside those of other executors on different streams, in any order on each rank. The kernels then need
+    /// room on the device beside those of all other executors of this context, and `prepare` returns an error where there is none, also for
+    /// later executors. Without it, executors may have more blocks together than the device runs at once; then the calls of all
+    /// executors of the communicator take turns, in an order on which the ranks agree, whatever the order in which each of them calls.
+    /// `prepare` begins that, and needs to come between the same calls on all ranks.
     #[must_use]
     pub fn in_any_order(mut self) -> Self {
         self.any_order = true;
+        self
+    }
+
+    /// The same for calls that all ranks make in one order among those of other executors: where there is no room on the device for
+    /// all, they follow each other on each rank as they were made, and take no turns. This spares what turns cost: some microseconds
+    /// a call. On one stream there is one order anyway. Where ranks call in different orders on different streams, they may wait for each
+    /// other for ever.
+    #[must_use]
+    pub fn in_call_order(mut self) -> Self {
+        self.call_order = true;
         self
     }
 

@@ -59,17 +59,31 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Whether every address of the call is there, and every buffer that peers have shown long enough: the stream would wait for ever for
-    /// the rest of a call of which a part was enqueued.
-    fn check_addresses(&self, lanes: &Lanes, kernel: Option<&Kernel>) -> Result<()> {
-        let kernels = kernel.into_iter().chain(lanes.lanes.iter().flat_map(Lane::kernels));
+    /// Whether every address of the call is there, every buffer that peers have shown long enough, and no stream of a block in another
+    /// capture: the stream would wait for ever for the rest of a call of which a part was enqueued.
+    pub(super) fn check(
+        &self,
+        lanes: Option<&Lanes>,
+        kernel: Option<&Kernel>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let lanes = || lanes.iter().flat_map(|lanes| &lanes.lanes);
+        let kernels = kernel.into_iter().chain(lanes().flat_map(Lane::kernels));
         for &address in kernels.flat_map(|kernel| &kernel.addresses) {
             self.address(address)?;
         }
-        for step in lanes.lanes.iter().flat_map(|lane| &lane.steps) {
+        for step in lanes().flat_map(|lane| &lane.steps) {
             if let Step::Copy(copy) = step {
                 self.address(copy.target.address())?;
                 self.address(copy.source.address())?;
+            }
+        }
+        for (own, _) in lanes().filter_map(|lane| lane.fork.as_ref()) {
+            if let Some(capture) = own.capture_id()?
+                && stream.capture_id()? != Some(capture)
+            {
+                let message = "a call of this plan is being captured into a graph; end the capture before calls outside of it";
+                return Err(Error::usage(EXECUTE, message));
             }
         }
         Ok(())
@@ -88,16 +102,8 @@ impl Call<'_> {
         keep: impl Iterator<Item = KeepAlive> + Clone,
     ) -> Result<()> {
         let _enqueuing = lock(&lanes.enqueuing);
-        self.check_addresses(lanes, kernel)?;
+        self.check(Some(lanes), kernel, stream)?;
         let forks = || lanes.lanes.iter().filter_map(|lane| lane.fork.as_ref());
-        for (own, _) in forks() {
-            if let Some(capture) = own.capture_id()?
-                && stream.capture_id()? != Some(capture)
-            {
-                let message = "a call of this plan is being captured into a graph; end the capture before calls outside of it";
-                return Err(Error::usage(EXECUTE, message));
-            }
-        }
         let mut forked = 0;
         let enqueued = (|| {
             for (own, event) in forks() {

@@ -20,6 +20,7 @@ use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::gpu::{DeviceSlice, GpuBuffer, KeepAlive, Stream};
 use crate::setup::key::SETUP;
+use crate::sync::lock;
 
 pub(super) const EXECUTE: &str = "Executor::execute";
 
@@ -28,7 +29,8 @@ pub(super) const EXECUTE: &str = "Executor::execute";
 /// Each call of [`execute`](Self::execute) is one kernel launch, or kernels and copies where the plan gives blocks to copy engines. A
 /// graph can capture it; nothing of a call is decided by the host at replay. Every rank calls with the same size, type and
 /// reduction, in the same order; all calls of one executor belong on one stream, or on streams that the caller orders, because
-/// they share scratch. Cheap to clone.
+/// they share scratch. Calls of several executors of a communicator may come in different orders on different ranks: where there is no room
+/// for all on a device, the ranks agree on one ([`in_call_order`](super::ExecutorConfig::in_call_order) spares that). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
     pub(super) inner: Arc<Prepared>,
@@ -197,10 +199,6 @@ impl Executor {
         let Request { buffers, shown, window, mut args, variant, rows, multicast } = request;
         inner.comm.check_all(EXECUTE)?;
         let (kernel, lanes) = (inner.kernel(variant, multicast)?, inner.lanes.as_ref());
-        // The other ranks do without this one.
-        if kernel.is_none() && lanes.is_none() {
-            return Ok(());
-        }
         args.abort = inner.comm.abort_handle();
         let handles = shown.map_or(&inner.handles, |shown| &shown.handles).as_ref();
         if let Some(handles) = handles {
@@ -214,7 +212,23 @@ impl Executor {
             handles.map(|handles| Arc::clone(handles) as KeepAlive),
         ];
         let keep = keep.into_iter().chain(owners.into_iter().flatten());
-        inner.room.take_turn(stream)?;
+        let calling = inner.place.turns.begin(EXECUTE, &inner.comm, inner.place.caller.as_deref())?;
+        let turn = calling.turn;
+        // The other ranks do without this one, but for its turn.
+        if kernel.is_none() && lanes.is_none() && turn.is_none() {
+            return Ok(());
+        }
+        if turn.is_some() {
+            // Nobody may wait for the rest of a call that has taken its turn.
+            call.check(lanes, kernel, stream)?;
+        }
+        let enqueuing = turn.map(|(line, ..)| line.enqueuing(stream));
+        let _enqueuing = enqueuing.as_ref().map(|enqueuing| lock(enqueuing));
+        inner.room.take_turn(stream, turn.map(|(_, _, company)| company))?;
+        if let Some((line, caller, _)) = turn {
+            line.enter(&inner.comm, stream, caller)?;
+        }
+        let left_behind = keep.clone();
         let launched = match (kernel, lanes) {
             // SAFETY: buffers are large enough (`args` checked them), arena and peers' memories were sized by `Parts`; the stream
             // retains all of them, and none is a Rust reference.
@@ -223,9 +237,12 @@ impl Executor {
             (kernel, Some(lanes)) => unsafe { call.enqueue_all(lanes, kernel, stream, keep) },
             (None, None) => Ok(()),
         };
+        // Also behind a failure: others wait for their turns.
+        let left =
+            turn.map_or(Ok(()), |(line, caller, _)| line.leave(&inner.comm, stream, caller, left_behind));
         inner.comm.report_to(stream);
         handles.iter().for_each(|handles| handles.report_to(stream));
-        launched
+        launched.and(left)
     }
 }
 

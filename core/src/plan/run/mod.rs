@@ -30,6 +30,7 @@ mod staged;
 mod staging;
 mod touched;
 mod trace;
+mod turns;
 mod verdict;
 
 #[cfg(test)]

@@ -19,10 +19,11 @@ use super::prepared::Prepared;
 use super::sizes::Chunks;
 use super::touched::touched;
 use super::trace::Trace;
+use super::turns::{Beginning, Facts, Place, Turns};
 use crate::comm::{Communicator, ScratchShare, Transport, Transports};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
-use crate::gpu::Room;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gpu::{Room, Series};
 use crate::setup::key::SETUP;
 use crate::sync::raw::{AtomicU64, Ordering};
 
@@ -52,6 +53,12 @@ struct Begun {
     arena: PendingArena,
     ports: Option<PendingPorts>,
     share: ScratchShare,
+}
+
+/// A draft with this rank's kernels.
+struct Made {
+    compiled: Compiled,
+    trace: Option<Trace>,
     room: Room,
 }
 
@@ -72,7 +79,7 @@ pub(super) fn prepare_all<'p>(
     deadline: Deadline,
 ) -> Result<Vec<Prepared>> {
     // First, and one for all plans, so that ranks agree on tags even after a call that failed on some of them or had other plans there.
-    let tag = comm.next_internal_tag();
+    let (tag, turns_tag) = (comm.next_internal_tag(), comm.next_internal_tag());
     let draft = |(nth, (plan, config)): (u64, &(&'p Plan, ExecutorConfig))| Draft {
         comm,
         plan,
@@ -88,7 +95,11 @@ pub(super) fn prepare_all<'p>(
     };
     let demand = demand_of(&drafts);
     let (number, known) = Links::find(comm, demand);
-    let ((compiled, agreed), same) = agree(comm, &offers, number, compiled, deadline)?;
+    let known_turns = comm.turns().get::<Turns>();
+    let facts = Turns::facts(comm, &known_turns, drafts.iter().any(|draft| draft.turns().is_some()));
+    let ((compiled, agreed), shared) = agree(comm, &offers, (number, &facts), compiled, deadline)?;
+    let turns = known_turns.1.filter(|_| shared.turns.same).unwrap_or_else(|| Turns::new(comm.context()));
+    let places = turns.places(&shared.turns, drafts.iter().map(Draft::turns))?;
 
     // Of what all ranks know: it fails on all of them or on none.
     let sized = size_all(&drafts, &agreed, 0)?.map_err(|shortage| {
@@ -101,22 +112,43 @@ pub(super) fn prepare_all<'p>(
     let mut linking = wanted
         .iter()
         .any(|(plan, _)| links::are_wanted(plan))
-        .then(|| Linking::begin(comm, known.filter(|_| same), demand));
+        .then(|| Linking::begin(comm, known.filter(|_| shared.links), demand));
     let steps = drafts.iter().zip(&sized).zip(&compiled);
     let begun: Result<Vec<Begun>> = steps
-        .map(|((draft, sized), (compiled, _))| draft.begin(sized, compiled, &mut linking, deadline))
+        .map(|((draft, sized), made)| draft.begin(sized, &made.compiled, &mut linking, deadline))
         .collect();
+    let calls = if shared.turns.same { facts.calls } else { 0 };
+    let begin_turns = || Beginning::new(comm, &turns, calls, turns_tag, deadline);
+    let begun = begun.and_then(|begun| Ok((begun, shared.turns.begins.then(begin_turns).transpose()?)));
     // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
-    let begun = all_done(comm, PREPARE, begun, deadline)
-        .inspect_err(|_| drafts.iter().for_each(|draft| comm.withdraw(&draft.tags())))?;
+    let (begun, mut beginning) = all_done(comm, PREPARE, begun, deadline).inspect_err(|_| {
+        drafts.iter().for_each(|draft| comm.withdraw(&draft.tags()));
+        comm.withdraw(&[turns_tag]);
+    })?;
 
     let set_up = comm.setup(deadline).map_err(|error| error.called(SETUP, PREPARE));
     let made = set_up.and_then(|()| {
-        let parts = sized.into_iter().zip(compiled).zip(begun);
+        beginning.as_mut().map(|beginning| beginning.made(comm, deadline)).transpose()?;
+        let parts = sized.into_iter().zip(compiled).zip(begun).zip(places);
         let finished = drafts.iter().zip(parts);
-        finished.map(|(draft, ((sized, made), begun))| draft.finish(sized, made, begun, deadline)).collect()
+        let finish = |(draft, (((sized, made), begun), place)): (&Draft<'_>, _)| {
+            draft.finish(sized, made, begun, place, deadline)
+        };
+        finished.map(finish).collect()
     });
-    let mut made: Vec<Prepared> = all_done(comm, PREPARE, made, deadline)?;
+    let made = all_done(comm, PREPARE, made, deadline);
+    if let Some(beginning) = beginning {
+        match &made {
+            Ok(_) => beginning.end(),
+            // Others may have met.
+            Err(error) if error.kind() == ErrorKind::Timeout => beginning.fail(),
+            Err(_) => {}
+        }
+    }
+    let mut made: Vec<Prepared> = made?;
+    if !shared.turns.same {
+        comm.turns().set(tag, Some(&turns));
+    }
     if let Some(linking) = linking {
         linking.keep(tag);
     }
@@ -134,7 +166,8 @@ pub(super) fn prepare_all<'p>(
 pub(super) fn decline(comm: &Communicator, error: Error, deadline: Deadline) -> Error {
     // As in `prepare_all`.
     comm.next_internal_tag();
-    match agree::<()>(comm, &[], 0, Err(error.clone()), deadline) {
+    comm.next_internal_tag();
+    match agree::<()>(comm, &[], (0, &Facts::default()), Err(error.clone()), deadline) {
         Ok(_) => error,
         Err(error) => error,
     }
@@ -192,13 +225,13 @@ fn least(from: u64, enough: impl Fn(u64) -> bool) -> Option<u64> {
     Some(above)
 }
 
-/// This rank's kernels of each draft, and the records that they write.
+/// This rank's kernels of each draft, the records that they write, and their room on the device.
 fn compile(
     comm: &Communicator,
     drafts: &[Draft<'_>],
     offers: &[Offer],
     deadline: Deadline,
-) -> Result<Vec<(Compiled, Option<Trace>)>> {
+) -> Result<Vec<Made>> {
     let (began, was_late) = (Instant::now(), deadline.expired());
     let in_time = || {
         // Otherwise the meeting of the ranks would blame one that has not come yet.
@@ -216,7 +249,11 @@ fn compile(
     let mut functions = Loader::of(comm).load(&kernels, in_time)?.into_iter();
     in_time()?;
     let compiled = drafts.iter().zip(uncompiled).map(|(draft, uncompiled)| {
-        Ok((uncompiled.loaded(comm.context(), &mut functions)?, draft.trace(deadline)?))
+        let compiled = uncompiled.loaded(comm.context(), &mut functions)?;
+        // Before the ranks tell each other whether their kernels have room.
+        let config = &draft.config;
+        let room = comm.context().reserve(PREPARE, demand(&compiled)?, config.any_order, config.series)?;
+        Ok(Made { compiled, trace: draft.trace(deadline)?, room })
     });
     compiled.collect()
 }
@@ -248,6 +285,12 @@ impl Draft<'_> {
         self.plan.ranks.get(self.comm.rank() as usize).map_or(0, |mine| mine.port_channels.len())
     }
 
+    /// Of which series it takes turns, if any, where there is no room; `None` if it does not, as one for which there always is.
+    fn turns(&self) -> Option<Option<Series>> {
+        let ExecutorConfig { call_order, any_order, series, .. } = self.config;
+        (!call_order && !any_order).then_some(series)
+    }
+
     fn offer(&self) -> Offer {
         let granularity = self.multicast.as_ref().map(|(_, granularity)| *granularity);
         Offer::new(self.plan, &self.config, granularity)
@@ -270,16 +313,16 @@ impl Draft<'_> {
             Some(linking) => PendingPorts::begin(comm, linking, mine, tag, config.port_transport)?,
             None => None,
         };
-        let room = comm.context().reserve(PREPARE, demand(compiled)?, config.any_order, config.series)?;
-        Ok(Begun { arena, ports, share: comm.scratch().take(sized.share), room })
+        Ok(Begun { arena, ports, share: comm.scratch().take(sized.share) })
     }
 
     /// The prepared plan, once `setup()` has resolved what [`begin`](Self::begin) asked for.
     fn finish(
         &self,
         sized: Sized,
-        (compiled, trace): (Compiled, Option<Trace>),
+        Made { compiled, trace, room }: Made,
         begun: Begun,
+        place: Place,
         deadline: Deadline,
     ) -> Result<Prepared> {
         let Self { comm, plan, config, .. } = self;
@@ -318,7 +361,8 @@ impl Draft<'_> {
             lanes: Lanes::new(compiled.lanes),
             by_multicast: compiled.multicast,
             multicast: None,
-            room: begun.room,
+            room,
+            place,
             handles: None,
             ports,
             trace,

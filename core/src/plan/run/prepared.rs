@@ -17,6 +17,7 @@ use super::overflow::Overflow;
 use super::ports::{Handles, Memories, Ports};
 use super::sizes::{Chunks, fill, lines};
 use super::trace::Trace;
+use super::turns::Place;
 use crate::comm::{Communicator, ScratchShare, Transports};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -62,6 +63,8 @@ pub(super) struct Prepared {
     pub(super) trace: Option<Trace>,
     /// Room that the kernels have on the device beside others.
     pub(super) room: Room,
+    /// In the order of launches, where there is no room.
+    pub(super) place: Place,
 }
 
 impl Prepared {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::super::super::pass::{Policy, replicate};
 use super::super::super::{Element, Plan, samples};
 use super::super::links::{Demand, Links};
+use super::refusals::{FULL, Full};
 use super::{
-    Communicator, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks, ranks_with,
+    Communicator, Executor, ExecutorConfig, LIMIT, Rig, alone, close, everywhere, ranks, ranks_on, ranks_with,
 };
 use crate::comm::CommunicatorConfig;
 use crate::deadline::Deadline;
@@ -216,7 +217,26 @@ fn every_channel_of_a_plan_is_asked_whether_it_has_failed() {
 
 /// Objects may then be there on some ranks and not on others.
 #[test]
-fn ranks_of_which_one_had_no_room_begin_anew() {
+fn ranks_of_which_one_had_no_memory_begin_anew() {
+    let _alone = alone();
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(Arc::new(Full));
+    let comms = ranks_on(&driver, 2);
+    let first = rig(&comms, &samples::port_all_gather());
+    let plan = |rank| {
+        FULL.set(rank == 0);
+        samples::port_packets()
+    };
+    assert_eq!(refused(&comms, plan, 4096), [ErrorKind::Cuda, ErrorKind::Remote]);
+    let mut second = rig(&comms, &samples::port_packets());
+    assert_shared(&first, &second, false);
+    second.as_simulated(ELEMENTS, None);
+    drop((first, second));
+    close(&comms);
+}
+
+/// A rank says so before any of them has made anything.
+#[test]
+fn a_plan_that_finds_no_room_costs_no_plan_its_links() {
     let _alone = alone();
     let comms = ranks(2);
     let first = rig(&comms, &samples::port_all_gather());
@@ -227,9 +247,8 @@ fn ranks_of_which_one_had_no_room_begin_anew() {
         [ErrorKind::InvalidUsage, ErrorKind::Remote]
     );
     drop(full);
-    let mut second = rig(&comms, &samples::port_packets());
-    assert_shared(&first, &second, false);
-    second.as_simulated(ELEMENTS, None);
+    let second = rig(&comms, &samples::port_packets());
+    assert_shared(&first, &second, true);
     drop((first, second));
     close(&comms);
 }

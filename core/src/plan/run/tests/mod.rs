@@ -9,6 +9,7 @@ mod launches;
 mod links;
 mod mscclpp;
 mod multicast;
+mod order;
 mod random;
 mod refusals;
 mod repeats;

@@ -18,10 +18,10 @@ use crate::gpu::{Context, GpuBuffer, Hooks};
 
 thread_local! {
     /// There is no device memory for this thread.
-    static FULL: Cell<bool> = const { Cell::new(false) };
+    pub(super) static FULL: Cell<bool> = const { Cell::new(false) };
 }
 
-struct Full;
+pub(super) struct Full;
 
 impl Hooks for Full {
     fn before_allocation(&self, _: &'static str, _: usize) -> Option<CUresult> {

@@ -12,46 +12,51 @@ use crate::error::{ErrorKind, Result};
 use crate::gpu::{GpuBuffer, Stream};
 use crate::plan::{PlanBuffers, Reduction};
 
-const ELEMENTS: usize = 4096;
+pub(super) const ELEMENTS: usize = 4096;
 
-fn settings(config: ExecutorConfig) -> ExecutorConfig {
+pub(super) fn settings(config: ExecutorConfig) -> ExecutorConfig {
     let variants = [Reduction::Sum, Reduction::Max].map(|reduction| (Element::I32, Some(reduction)));
     config.with_variants(variants).with_max_bytes(1 << 20)
 }
 
 /// An all-reduce whose blocks all wait for those of the peer.
-fn plan(blocks: u32) -> Plan {
+pub(super) fn plan(blocks: u32) -> Plan {
     let plan = replicate(&samples::two_shot(2), blocks, Policy::Interleaved).unwrap();
     assert_eq!(plan.ranks[0].blocks.len(), blocks as usize);
     plan
 }
 
 /// A rank's executor with buffers and a stream of its own.
-struct One {
-    executor: Executor,
-    shown: PlanBuffers,
-    buffer: Arc<GpuBuffer>,
-    stream: Stream,
+pub(super) struct One {
+    pub(super) executor: Executor,
+    pub(super) shown: PlanBuffers,
+    pub(super) buffer: Arc<GpuBuffer>,
+    pub(super) stream: Stream,
 }
 
 impl One {
-    fn new(comm: &Communicator, plan: &Plan, config: ExecutorConfig) -> Result<Self> {
+    pub(super) fn new(comm: &Communicator, plan: &Plan, config: ExecutorConfig) -> Result<Self> {
         let buffer = Arc::new(GpuBuffer::new(comm.context(), 4 * ELEMENTS)?);
         buffer.upload(0, &vec![1 + comm.rank(); ELEMENTS], LIMIT)?;
         Self::on(comm, plan, config, &buffer)
     }
 
-    fn on(comm: &Communicator, plan: &Plan, config: ExecutorConfig, buffer: &Arc<GpuBuffer>) -> Result<Self> {
+    pub(super) fn on(
+        comm: &Communicator,
+        plan: &Plan,
+        config: ExecutorConfig,
+        buffer: &Arc<GpuBuffer>,
+    ) -> Result<Self> {
         let executor = Executor::prepare(comm, plan, settings(config), LIMIT)?;
         let shown = executor.prepare_buffers(buffer, buffer, LIMIT)?;
         Ok(Self { executor, shown, buffer: buffer.clone(), stream: Stream::new(comm.context())? })
     }
 
-    fn call(&self, reduction: Reduction) -> Result<()> {
+    pub(super) fn call(&self, reduction: Reduction) -> Result<()> {
         self.executor.execute_on(&self.stream, &self.shown, ELEMENTS, Element::I32, reduction)
     }
 
-    fn is_right(&self) -> Result<bool> {
+    pub(super) fn is_right(&self) -> Result<bool> {
         self.stream.synchronize(LIMIT)?;
         let mut seen = vec![0_u32; ELEMENTS];
         self.buffer.download(0, &mut seen, LIMIT)?;
@@ -60,7 +65,7 @@ impl One {
 }
 
 /// The most blocks of this plan that the device runs at once.
-fn most(comms: &[Communicator]) -> u32 {
+pub(super) fn most(comms: &[Communicator]) -> u32 {
     let fits = |blocks: u32| {
         everywhere(comms, |comm| One::new(comm, &plan(blocks), ExecutorConfig::default()).map(drop))
             .iter()
@@ -98,13 +103,13 @@ fn executors_that_fit_the_device_run_in_any_order() {
 /// not: (1, 2) become 3 by a sum and stay 3 by a maximum; the other way around they become 2 and then 4. On the software device,
 /// which bounds the blocks of each launch and not of all together, the second call would otherwise end before the first.
 #[test]
-fn executors_that_fill_the_device_take_turns() {
+fn executors_in_call_order_that_fill_the_device_follow_each_other() {
     let _alone = alone();
     let comms = ranks(2);
     let plan = plan(most(&comms));
     let right = everywhere(&comms, |comm| {
-        let first = One::new(comm, &plan, ExecutorConfig::default())?;
-        let second = One::on(comm, &plan, ExecutorConfig::default(), &first.buffer)?;
+        let first = One::new(comm, &plan, ExecutorConfig::default().in_call_order())?;
+        let second = One::on(comm, &plan, ExecutorConfig::default().in_call_order(), &first.buffer)?;
         let gate = Arc::new(GpuBuffer::new(comm.context(), 64)?);
         gate.upload(0, &[0_u64; 8], LIMIT)?;
         if comm.rank() == 1 {
@@ -153,7 +158,7 @@ fn executors_that_do_not_fit_the_device_have_an_order() {
 }
 
 /// The plan of so many blocks, and a block beside them that a copy engine runs: it meets the peer by a channel of its own.
-fn with_a_copy_engine(blocks: u32) -> Plan {
+pub(super) fn with_a_copy_engine(blocks: u32) -> Plan {
     let mut plan = plan(blocks);
     for (rank, peer) in [(0, 1), (1, 0)] {
         let rank = &mut plan.ranks[rank];
