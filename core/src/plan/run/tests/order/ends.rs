@@ -20,7 +20,8 @@ fn waiting(comm: &Communicator) -> Result<(One, Room)> {
     one.call(Reduction::Sum)?;
     let patience = Instant::now();
     while patience.elapsed() < Duration::from_millis(50) {
-        assert!(!one.stream.is_idle()?, "a call did not wait for the peer");
+        // An error if the peer has ended it already.
+        assert!(!one.stream.is_idle().unwrap_or(false), "a call did not wait for the peer");
     }
     Ok((one, room))
 }
