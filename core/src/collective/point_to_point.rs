@@ -20,8 +20,9 @@ const SHARE: u64 = 16;
 /// Parts of that memory begin at multiples of this.
 const LINE: usize = 128;
 
-/// Why a rank's numbers may be wrong beside what all plans have in common.
-const MISFIT: &str = ", or it sends more to ranks of other hosts than it has memory for: name more with CollectiveConfig::with_staging_bytes";
+/// What is wrong about a rank whose numbers are: its host has looked at everything else.
+const MISFIT: &str = "sends more to ranks of other hosts than it has memory for; name more with CollectiveConfig::with_staging_bytes in \
+                      PointToPoint::prepare_with (its log says how much), or send less at once";
 
 const PREPARE: &str = "PointToPoint::prepare";
 const LAUNCH: &str = "PointToPoint::launch";
@@ -89,7 +90,7 @@ impl PointToPoint {
     /// communicator's scratch, of which this memory is a part. Collective.
     ///
     /// # Errors
-    /// Of every rank, `InvalidUsage` if one has not as much scratch left; otherwise as for [`Executor::prepare`].
+    /// `InvalidUsage` of a rank that has not as much scratch left, and `Remote` of all others; otherwise as for [`Executor::prepare`].
     pub fn prepare_with(
         comm: &Communicator,
         config: CollectiveConfig,
@@ -127,7 +128,8 @@ impl PointToPoint {
     /// Enqueues a group: `sends` names a rank and the memory that goes to it, `receives` a rank and where in `buffer` there is room for
     /// what it sends. A rank occurs at most once in each list, and may be this one. A message may be shorter than its
     /// room; one that is longer, or for which there is no room, is an error of the next wait for the stream, on every rank, and so is more for
-    /// ranks of other hosts than there is memory for. Then no message of the group is moved. The stream keeps all memory alive.
+    /// ranks of other hosts than there is memory for. Then no message of the group is moved. Every rank passes the buffer of one call of
+    /// [`buffer`](Self::buffer): senders write to the one that they pass. The stream keeps all memory alive.
     ///
     /// # Errors
     /// `InvalidUsage` for a rank that does not exist or occurs twice, memory of another device, ranges outside of the buffer or that

@@ -49,7 +49,7 @@ pub struct VariableBuffers {
 }
 
 /// Counts and offsets of one rank's call in elements: arrays of one u64 for each rank, in memory that the device reads. They must not
-/// change until the call has ended.
+/// change until the call has ended. The offset of an empty part, too, lies within its buffer.
 #[derive(Clone, Debug)]
 pub struct VariableCounts {
     arrays: Arrays,
@@ -204,7 +204,8 @@ impl VariableCollective {
         Ok(VariableBuffers { of: Arc::clone(&self.inner), shown, in_place })
     }
 
-    /// Enqueues a call. Parts lie within the shown buffers and do not overlap. `reduction` is one of the prepared ones. The stream keeps
+    /// Enqueues a call. Every rank passes the buffers of one call of [`buffers`](Self::buffers): peers write to those that they pass. Parts lie
+    /// within the shown buffers and do not overlap. `reduction` is one of the prepared ones. The stream keeps
     /// buffers and counts alive.
     ///
     /// # Errors

@@ -314,6 +314,13 @@ fn mistakes_are_refused() {
     for target in [Base::Output, Base::Scratch] {
         assert!(solo.world.render(&put(Base::Input, target, 1)).is_ok(), "{target:?}");
     }
+    let text_of = |flush: bool| {
+        let mut kernel = put(Base::Input, Base::Output, 1);
+        let Step::Port(port) = &mut kernel.shapes[0].steps[0] else { panic!("a request") };
+        port.flush = flush;
+        solo.world.render(&kernel).unwrap()
+    };
+    assert!(text_of(true).len() > text_of(false).len() + 200, "a flush waits");
     for (source, target, count) in [
         (Base::Input, Base::Output, 2),
         (Base::Output, Base::Output, 1),

@@ -7,20 +7,23 @@ use super::*;
 const COUNT: usize = 12_000;
 
 /// An all-reduce whose blocks all wait for those of the peers.
-fn plan(ranks: u32, blocks: u32) -> Plan {
-    replicate(&programs::wide(ranks), blocks, Policy::Interleaved).unwrap()
+fn plan(ranks: u32, blocks: u32) -> aqueduct::Result<Plan> {
+    replicate(&programs::wide(ranks), blocks, Policy::Interleaved)
 }
 
 /// The largest of these plans that the devices run.
 fn largest(rank: &Rank) -> Plan {
     let ranks = rank.comm.size();
-    let fits = |blocks: u32| Executor::prepare(&rank.comm, &plan(ranks, blocks), config(), soon()).is_ok();
+    // A plan may have fewer blocks than fit a device.
+    let fits = |blocks: u32| {
+        plan(ranks, blocks).is_ok_and(|plan| Executor::prepare(&rank.comm, &plan, config(), soon()).is_ok())
+    };
     let (mut low, mut high) = (1, 512);
     while high - low > 1 {
         let middle = u32::midpoint(low, high);
         *(if fits(middle) { &mut low } else { &mut high }) = middle;
     }
-    plan(ranks, low)
+    plan(ranks, low).unwrap()
 }
 
 /// Which executor comes first, on each rank and in each round another one.

@@ -44,6 +44,16 @@ fn of_different_numbers_of_ranks() {
     hosts(&["a", "b", "b"], "of_different_numbers_of_ranks");
 }
 
+/// Ranks whose control areas are so different that their scratch begins elsewhere.
+#[test]
+fn of_one_rank_and_of_five() {
+    let test = "variable::over_hosts::of_one_rank_and_of_five";
+    threads_on_hosts_with(Machine::Software, &["a", "b", "b", "b", "b", "b"], test, &little(), |rank| {
+        long_parts(&rank);
+        in_a_row(&rank);
+    });
+}
+
 /// Parts that are reduced lie in scratch: one byte more than its chunks is an error on every rank, which moves nothing.
 fn long_parts(rank: &Rank) {
     let (comm, ranks) = (&rank.comm, rank.comm.size() as usize);
@@ -111,8 +121,11 @@ fn long_messages(rank: &Rank) {
     let receives: Vec<_> =
         (0..ranks).map(|peer| (peer as u32, peer * 4 * ROOM..(peer + 1) * 4 * ROOM)).collect();
     // What a rank sends to each: where it begins in its memory, and how long it is.
+    let calls = std::cell::Cell::new(0);
     let call = |sent: &dyn Fn(usize, usize) -> (usize, usize), fails: bool| {
-        let data: Vec<u8> = (0..4 * ROOM * ranks).map(|place| (7 * place + 31 * me) as u8).collect();
+        calls.set(calls.get() + 1);
+        let byte = |place: usize, from: usize| (7 * place + 31 * from + 57 * calls.get()) as u8;
+        let data: Vec<u8> = (0..4 * ROOM * ranks).map(|place| byte(place, me)).collect();
         from.upload(0, &data, soon()).unwrap();
         to.fill(CANARY, soon()).unwrap();
         rank.barrier();
@@ -126,7 +139,7 @@ fn long_messages(rank: &Rank) {
         to.download(0, &mut seen, soon()).unwrap();
         if fails {
             let error = outcome.unwrap_err();
-            let words = "of rank 0 leave its buffers, or it sends more to ranks of other hosts than it has memory for";
+            let words = "rank 0 sends more to ranks of other hosts than it has memory for; name more";
             assert!(error.message().contains(words), "{error} does not say {words}");
             assert_eq!(seen, vec![CANARY; 4 * ROOM * ranks]);
             return;
@@ -134,7 +147,7 @@ fn long_messages(rank: &Rank) {
         outcome.unwrap();
         for (peer, seen) in seen.chunks_exact(4 * ROOM).enumerate() {
             let (at, len) = sent(peer, me);
-            let expected = (at..at + len).map(|place| (7 * place + 31 * peer) as u8);
+            let expected = (at..at + len).map(|place| byte(place, peer));
             let expected: Vec<u8> = expected.chain(std::iter::repeat(CANARY)).take(4 * ROOM).collect();
             assert_eq!(seen, expected, "rank {peer} to rank {me}");
         }
@@ -142,6 +155,8 @@ fn long_messages(rank: &Rank) {
     // To this host goes more than there is of that memory, and the same to all others.
     call(&|from, to| if is_far(from, to) { (9, 1024) } else { (to, 4 * ROOM - 8) }, false);
     call(&|from, to| if is_far(from, to) { (9, 1025 - usize::from(from > 0)) } else { (to, 4) }, true);
+    // Pieces that begin at one place and are not equally long.
+    call(&|from, to| if is_far(from, to) { (50, 100 + to) } else { (to, 4) }, false);
     let far = |from: usize| (0..ranks).filter(move |&to| is_far(from, to));
     if (0..ranks).all(|from| far(from).count() < 3) {
         // Two of 500 bytes are two of 512.

@@ -121,7 +121,7 @@ impl ExecutorConfig {
         self
     }
 
-    /// The same with words for the error of a call by rows, behind "counts and offsets of rank 0 leave its buffers".
+    /// The same with words for the error of a call by rows of which a rank's numbers are wrong by themselves, behind "rank 0".
     pub(crate) fn with_misfit(mut self, words: &'static str) -> Self {
         self.misfit = Some(words);
         self

@@ -20,12 +20,12 @@ pub(super) struct Overflow {
     equal: bool,
     /// The longest part, in bytes, that ranks of several hosts reduce.
     longest: Option<u64>,
-    /// What else may be wrong about a rank's numbers, as words of an error.
+    /// What is wrong about a rank if its numbers are, as words of an error behind its number.
     misfit: Option<&'static str>,
 }
 
 impl Overflow {
-    /// For a plan of `kind`, whose parts have at most `longest` bytes, and `misfit` to say of numbers that are wrong.
+    /// For a plan of `kind`, whose parts have at most `longest` bytes, and `misfit` to say of a rank whose numbers are wrong.
     pub(super) fn new(
         context: &Context,
         kind: &Kind,
@@ -81,11 +81,16 @@ impl Outcome for Overflow {
                          (AQUEDUCT_SCRATCH_BYTES or CommunicatorConfig::with_scratch_bytes gives more)"
                     )
                 });
-                format!(
-                    "counts and offsets of rank {sender} leave its buffers{}{}; no rank has moved anything in this call",
-                    longer.unwrap_or_default(),
-                    self.misfit.unwrap_or_default()
-                )
+                let wrong = match self.misfit {
+                    Some(misfit) => format!("rank {sender} {misfit}"),
+                    None => {
+                        format!(
+                            "counts and offsets of rank {sender} leave its buffers{}",
+                            longer.unwrap_or_default()
+                        )
+                    }
+                };
+                format!("{wrong}; no rank has moved anything in this call")
             }
             _ if self.equal => format!(
                 "rank {sender} has {bytes} bytes for rank {receiver}, whose own part has {room}; give the same counts on all \

@@ -1,6 +1,6 @@
 //! Plans that lower to kernels with rows, and those that cannot.
 
-use super::super::super::ir::{Barrier, Op};
+use super::super::super::ir::{Barrier, ChannelKind, Op};
 use super::super::super::program::{CollectiveProgram, Pattern, SyncType};
 use super::super::{Averages, Ways};
 use super::*;
@@ -105,6 +105,12 @@ fn other_beginnings_and_moves_are_refused() {
     let left_out = |_: &mut Op| false;
     refused(&changed(&plan, |op| matches!(op, Op::Signal { .. }), left_out), begins);
     refused(&changed(&plan, |op| matches!(op, Op::Wait { .. }), left_out), begins);
+    let mut again = plan.clone();
+    let ops = &mut again.ranks[0].blocks[0].ops;
+    let near = |op: &Op| matches!(op, Op::Signal { channel, .. } if channel.kind == ChannelKind::Memory);
+    let at = ops.iter().position(|operation| near(&operation.op)).expect("it signals its neighbour");
+    ops.insert(at, ops[at].clone());
+    refused(&again, begins);
     refused(&changed(&plan, |op| matches!(op, Op::Barrier(_)), left_out), begins);
     let mut alone = plan.clone();
     alone.ranks[0].blocks[1].ops.clear();
