@@ -115,32 +115,3 @@ groups! {
         four_processes processes 4 #[ignore = "needs four NVIDIA GPUs"];
     }
 }
-
-/// Not a test of anything but of how long a call takes with turns and without: `--nocapture` shows it.
-fn cost(rank: &Rank) {
-    const CALLS: u32 = 200;
-    let plan = largest(rank);
-    for (name, settings) in [("one order", config().in_call_order()), ("turns", config())] {
-        let mut benches = vec![Bench::new(rank, &plan, settings.clone())];
-        let buffers = [&benches[0].input, &benches[0].output].map(Arc::clone);
-        benches.push(Bench::on(rank, &plan, settings, buffers));
-        benches.iter_mut().for_each(|bench| bench.begin(96));
-        rank.barrier();
-        let mut took = std::time::Duration::ZERO;
-        for _ in 0..2 {
-            let began = std::time::Instant::now();
-            (0..CALLS).for_each(|_| benches[0].enqueue(96, Reduction::Max).unwrap());
-            benches[0].stream.synchronize(soon()).unwrap();
-            took = began.elapsed();
-            rank.barrier();
-        }
-        println!("rank {}: {name}: {:.2} us a call", rank.me(), took.as_secs_f64() * 1e6 / f64::from(CALLS));
-        rank.barrier();
-    }
-}
-
-#[test]
-#[ignore = "needs two NVIDIA GPUs"]
-fn what_a_turn_costs_on_hardware() {
-    threads(Machine::Hardware, 2, "plans::turns::what_a_turn_costs_on_hardware", |rank| cost(&rank));
-}

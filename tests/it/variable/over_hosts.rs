@@ -26,7 +26,7 @@ fn every_case(rank: &Rank) {
     run(rank);
     long_parts(rank);
     long_messages(rank);
-    in_a_row(rank);
+    in_a_row(rank, 8);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn of_one_rank_and_of_five() {
     let test = "variable::over_hosts::of_one_rank_and_of_five";
     threads_on_hosts_with(Machine::Software, &["a", "b", "b", "b", "b", "b"], test, &little(), |rank| {
         long_parts(&rank);
-        in_a_row(&rank);
+        in_a_row(&rank, 2);
     });
 }
 
@@ -171,8 +171,7 @@ fn long_messages(rank: &Rank) {
 }
 
 /// Calls that nobody waits for between: memory that proxies read and write is used again in each.
-fn in_a_row(rank: &Rank) {
-    const CALLS: usize = 8;
+fn in_a_row(rank: &Rank, calls: usize) {
     const MOST: usize = 3000;
     let (comm, me, ranks) = (&rank.comm, rank.me() as usize, rank.comm.size() as usize);
     let config = CollectiveConfig::default().with_staging_bytes(ranks * (MOST + 128));
@@ -185,13 +184,13 @@ fn in_a_row(rank: &Rank) {
     let length = |call: usize, from: usize, to: usize| (call * 977 + from * 131 + to * 37) % MOST;
     let part = |call: usize, to: usize| (call * 613 + to * 251) % MOST;
     let byte = |place: usize, from: usize| (place * 3 + from * 13) as u8;
-    let [input, moved] = [(); 2].map(|()| rank.buffer(CALLS * ranks * MOST));
-    let data: Vec<u8> = (0..CALLS * ranks * MOST).map(|place| byte(place, me)).collect();
+    let [input, moved] = [(); 2].map(|()| rank.buffer(calls * ranks * MOST));
+    let data: Vec<u8> = (0..calls * ranks * MOST).map(|place| byte(place, me)).collect();
     input.upload(0, &data, soon()).unwrap();
     moved.fill(CANARY, soon()).unwrap();
     let shown = group.buffer(&moved, soon()).unwrap();
-    let numbers = rank.buffer(CALLS * 16 * ranks);
-    let reductions: Vec<_> = (0..CALLS)
+    let numbers = rank.buffer(calls * 16 * ranks);
+    let reductions: Vec<_> = (0..calls)
         .map(|call| {
             let reduced = rank.buffer(MOST);
             reduced.fill(CANARY, soon()).unwrap();
@@ -217,7 +216,7 @@ fn in_a_row(rank: &Rank) {
         scatter.launch(&stream, buffers, counts, Element::U8, Reduction::Sum).unwrap();
     }
     stream.synchronize(soon()).unwrap();
-    let mut seen = vec![0_u8; CALLS * ranks * MOST];
+    let mut seen = vec![0_u8; calls * ranks * MOST];
     moved.download(0, &mut seen, soon()).unwrap();
     for (call, (reduced, ..)) in reductions.iter().enumerate() {
         for from in 0..ranks {
