@@ -105,7 +105,7 @@ fn prepare() -> Result<()> {
     let plan = of_eight()?;
     let driver = Driver::select(Some(cuda_soft::driver_table))?;
     let context = Context::new(&Device::of_rank(&driver, 0)?)?;
-    let config = ExecutorConfig::default().with_variants([(Element::F16, None)]);
+    let config = ExecutorConfig::default().in_call_order().with_variants([(Element::F16, None)]);
     let cache = std::env::temp_dir().join(format!("aqueduct-plans-{}", std::process::id()));
     println!("# driver: {}", driver.provenance());
     let once = |name: &str, cache: Option<&Path>| {

@@ -80,6 +80,7 @@ impl<'a> Bench<'a> {
         let rank = session.rank;
         let most = usize::try_from(sizes.iter().copied().max().unwrap_or(0))?;
         let mut config = ExecutorConfig::default()
+            .in_call_order()
             .with_variants([(common.datatype, Some(common.op))])
             .with_max_bytes(shape.buffers(most).0 as u64);
         if kernels.unchecked {
@@ -112,7 +113,7 @@ impl<'a> Bench<'a> {
         shown: bool,
         sizes: &[u64],
     ) -> Result<Self> {
-        Self::configured(session, common, shape, shown, sizes, CollectiveConfig::default())
+        Self::configured(session, common, shape, shown, sizes, CollectiveConfig::default().in_call_order())
     }
 
     /// For a built-in collective with choices of its own, on buffers that are shown to the peers. Nothing is pushed, because a table
@@ -124,7 +125,8 @@ impl<'a> Bench<'a> {
         sizes: &[u64],
         table: Tuning,
     ) -> Result<Self> {
-        let config = CollectiveConfig::default().with_tuning(table).with_push_bytes(0);
+        // Calls are on one stream, and several collectives may not fit a device together.
+        let config = CollectiveConfig::default().in_call_order().with_tuning(table).with_push_bytes(0);
         Self::configured(session, common, shape, true, sizes, config)
     }
 

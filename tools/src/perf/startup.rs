@@ -58,7 +58,7 @@ pub(crate) fn execute(args: &Args) -> Result<ExitCode> {
     let comm = Communicator::new(&bootstrap, &context, CommunicatorConfig::from_env()?, deadline)?;
     marks.push(Instant::now());
     let rank = Rank::new(bootstrap, context, comm, timeout);
-    let config = CollectiveConfig::default().with_variants([(Element::F32, Reduction::Sum)]);
+    let config = CollectiveConfig::default().in_call_order().with_variants([(Element::F32, Reduction::Sum)]);
     let all_reduce = Collective::prepare(&rank.comm, Kind::AllReduce, config, deadline)?;
     marks.push(Instant::now());
     let slice = data.slice(..)?;

@@ -141,7 +141,8 @@ impl<'a> Bench<'a> {
         let (input, output) = (buffer(session, most)?, buffer(session, most)?);
         let target = if parts.grouped {
             // Each message to another host begins at a multiple of 128 bytes there.
-            let config = CollectiveConfig::default().with_staging_bytes(most + 128 * parts.ranks);
+            let config = CollectiveConfig::default().in_call_order();
+            let config = config.with_staging_bytes(most + 128 * parts.ranks);
             let group = PointToPoint::prepare_with(&rank.comm, config, rank.deadline())?;
             let receives = group.buffer(&output, rank.deadline())?;
             Target::Group(group, receives)
@@ -292,7 +293,7 @@ fn collective(
     [input, output]: [&Arc<GpuBuffer>; 2],
 ) -> Result<Target> {
     let rank = session.rank;
-    let mut config = CollectiveConfig::default();
+    let mut config = CollectiveConfig::default().in_call_order();
     if parts.kind == Kind::ReduceScatter {
         config = config.with_variants([(common.datatype, common.op)]);
     }
