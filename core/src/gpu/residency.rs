@@ -265,6 +265,15 @@ impl Drop for Room {
     fn drop(&mut self) {
         let mut ledger = lock(&self.context.slot::<Residency>().ledger);
         ledger.claims.retain(|claim| claim.number != self.number);
+        if !ledger.claims.is_empty() {
+            return;
+        }
+        // Without kernels there is nothing to follow. An event keeps the context, which keeps the ledger.
+        let Ledger { streams, dropped, .. } = &mut *ledger;
+        let events: Vec<_> =
+            streams.iter_mut().chain(dropped).filter_map(|known| known.before.take()).collect();
+        drop(ledger);
+        drop(events);
     }
 }
 
