@@ -20,7 +20,7 @@ const SHARE: u64 = 16;
 /// Parts of that memory begin at multiples of this.
 const LINE: usize = 128;
 
-/// What is wrong about a rank whose numbers are: its host has looked at everything else.
+/// The error of a rank that shows wrong numbers, behind its number. Its host has checked lists and ranges before, so one reason is left.
 const MISFIT: &str = "sends more to ranks of other hosts than it has memory for; name more with CollectiveConfig::with_staging_bytes in \
                       PointToPoint::prepare_with (its log says how much), or send less at once";
 
@@ -33,8 +33,8 @@ const TABLES: usize = 16;
 /// Groups of sends and receives: each call moves any number of messages between any ranks in one kernel launch. Who sends what to
 /// whom may differ from call to call; nothing is compiled or exchanged for it.
 ///
-/// What goes to ranks of other hosts is copied to memory of the library first, in front of the launch, and proxies put it to the
-/// receivers' buffers. What goes to ranks of this host is not copied before. Memory that goes to several ranks is copied once.
+/// A call copies messages to ranks of other hosts to memory of the library first, in front of the launch, and proxies put them to the
+/// receivers' buffers. Messages within a host are not copied before. Memory that goes to several ranks is copied once.
 ///
 /// Every rank takes part in every call, perhaps with empty lists, in the same order. All calls of one `PointToPoint` belong on one
 /// stream, or on streams that the caller orders. A graph can capture calls. Cheap to clone.

@@ -201,7 +201,7 @@ impl Room {
         Ok(())
     }
 
-    /// What a launch on `stream` has to follow.
+    /// Finds the streams and events that a launch on `stream` has to follow.
     fn turn(&self, residency: &Residency, stream: &Stream, company: Option<Series>) -> Turn {
         let me = stream.identity();
         let mut ledger = lock(&residency.ledger);
@@ -237,7 +237,7 @@ impl Room {
     }
 }
 
-/// What a launch has to follow.
+/// The streams and events that a launch has to follow.
 struct Turn {
     number: u64,
     is_crowded: bool,

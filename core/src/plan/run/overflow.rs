@@ -20,7 +20,7 @@ pub(super) struct Overflow {
     equal: bool,
     /// The longest part, in bytes, that ranks of several hosts reduce.
     longest: Option<u64>,
-    /// What is wrong about a rank if its numbers are, as words of an error behind its number.
+    /// The words of the error, behind the rank's number, if a rank shows numbers that are wrong by themselves.
     misfit: Option<&'static str>,
 }
 

@@ -72,7 +72,7 @@ pub(super) struct Calling<'t> {
     pub(super) turn: Option<(&'t Line, u32, Series)>,
 }
 
-/// What a rank says of its turns at a preparation.
+/// A rank's word about its turns at a preparation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// Stands for the history that ranks share: 0 without any.
@@ -88,7 +88,7 @@ pub(super) struct Facts {
     pub(super) numbers: Vec<u64>,
 }
 
-/// What follows from the facts of all ranks.
+/// The decision that all ranks make by their facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// Whether this rank's turns are those of all others.
@@ -313,7 +313,7 @@ impl Beginning {
 }
 
 impl Facts {
-    /// What the facts of all ranks, in their order, come to.
+    /// Decides by the facts of all ranks, in their order. All ranks decide alike.
     ///
     /// # Errors
     /// `InvalidUsage`, on all ranks, if they have made different calls so far, and are to begin to take turns.

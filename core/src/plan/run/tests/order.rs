@@ -34,7 +34,7 @@ fn take_turns(executor: &Executor) -> bool {
     executor.prepared().place.turns.are_taken()
 }
 
-/// What a rank has after calls on all ranks.
+/// A rank's results after calls on all ranks.
 fn seen(one: &One) -> Result<Vec<u32>> {
     let mut seen = vec![0; ELEMENTS];
     one.buffer.download(0, &mut seen, LIMIT)?;
@@ -301,7 +301,7 @@ fn a_plan_without_room_comes_between_the_same_calls() {
     close(&comms);
 }
 
-/// What is captured is the same in every call, so graphs take turns as calls do.
+/// Graphs take turns as calls do: a capture holds no number that changes from call to call.
 #[test]
 fn captured_calls_take_turns() {
     let _alone = alone();

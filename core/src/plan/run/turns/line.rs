@@ -106,7 +106,7 @@ impl Line {
         able && comm.peers().iter().all(|peer| peer.same_host(first))
     }
 
-    /// What to lock from before [`enter`](Self::enter) until after [`leave`](Self::leave). Not one lock for all streams: the driver makes
+    /// The lock to hold from before [`enter`](Self::enter) until after [`leave`](Self::leave). Not one lock for all streams: the driver makes
     /// whoever enqueues wait for room in a stream, and that may come only with a call on another one.
     pub(in super::super) fn enqueuing(&self, stream: &Stream) -> Arc<Mutex<()>> {
         let mut all = lock(&self.enqueuing);
