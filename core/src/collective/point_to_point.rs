@@ -83,8 +83,8 @@ impl PointToPoint {
         Self::prepare_with(comm, CollectiveConfig::default(), deadline)
     }
 
-    /// The same with settings, of which [`in_any_order`](CollectiveConfig::in_any_order) and
-    /// [`with_port_transport`](CollectiveConfig::with_port_transport) play a part, and between hosts
+    /// The same with settings, of which [`in_any_order`](CollectiveConfig::in_any_order), [`in_call_order`](CollectiveConfig::in_call_order)
+    /// and [`with_port_transport`](CollectiveConfig::with_port_transport) play a part, and between hosts
     /// [`with_staging_bytes`](CollectiveConfig::with_staging_bytes): how much of one call may go to ranks of other hosts, each message
     /// rounded up to a multiple of 128 bytes. It may differ between ranks; 0, or none named, is a sixteenth of what is left of the
     /// communicator's scratch, of which this memory is a part. Collective.
@@ -133,7 +133,8 @@ impl PointToPoint {
     ///
     /// # Errors
     /// `InvalidUsage` for a rank that does not exist or occurs twice, memory of another device, ranges outside of the buffer or that
-    /// overlap each other or what is sent; the other ranks wait for a call of this one then. `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is aborted; a
+    /// overlap each other or what is sent: then the other ranks wait until this one makes the call. `PeerLost` once a rank is lost or has
+    /// left; `Aborted` once the communicator is aborted; a
     /// driver error.
     pub fn launch(
         &self,

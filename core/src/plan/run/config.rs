@@ -104,8 +104,8 @@ impl ExecutorConfig {
 
     /// The same for calls that all ranks make in one order among those of other executors: where there is no room on the device for
     /// all, they follow each other on each rank as they were made, and take no turns. This spares what turns cost: small kernels and
-    /// stream operations in each call. On one stream there is one order anyway. Where ranks call in different orders on different streams, they may wait for each
-    /// other for ever.
+    /// stream operations in each call. On one stream there is one order anyway. Where ranks call in different orders on different
+    /// streams, they may wait for each other for ever.
     #[must_use]
     pub fn in_call_order(mut self) -> Self {
         self.call_order = true;
