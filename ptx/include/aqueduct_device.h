@@ -13,7 +13,7 @@
 #define AQUEDUCT_ASSERT(condition, message) _Static_assert(condition, message)
 #endif
 
-#define AQUEDUCT_ABI_VERSION 5u
+#define AQUEDUCT_ABI_VERSION 6u
 #define AQUEDUCT_SPINS_FREE 1000u
 #define AQUEDUCT_SPINS_PER_ABORT_READ 1000u
 #define AQUEDUCT_ABORT_WORD_RUN 0u
@@ -385,8 +385,11 @@ typedef struct AqueductPlanRows {
     uint64_t record;
     /* An array of u64 for the elements that came from each rank, or 0. */
     uint64_t received;
+    /* Number of the buffers that this rank passes, of which the low 16 bits are compared: ranks that pass other ones would write out
+     * of each other's bounds. */
+    uint64_t shown;
 } AqueductPlanRows;
-AQUEDUCT_ASSERT(sizeof(AqueductPlanRows) == 88, "AqueductPlanRows");
+AQUEDUCT_ASSERT(sizeof(AqueductPlanRows) == 96, "AqueductPlanRows");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_counts) == 0, "AqueductPlanRows.send_counts");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_counts_stride) == 8, "AqueductPlanRows.send_counts_stride");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, send_offsets) == 16, "AqueductPlanRows.send_offsets");
@@ -398,6 +401,7 @@ AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, receive_offsets_stride) == 56, "Aqued
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, element) == 64, "AqueductPlanRows.element");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, record) == 72, "AqueductPlanRows.record");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, received) == 80, "AqueductPlanRows.received");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRows, shown) == 88, "AqueductPlanRows.shown");
 
 /* A row of a table that ranks show each other: what one rank sends another one, and the room that it has for what comes from
  * it. */
@@ -408,7 +412,7 @@ typedef struct AqueductPlanRow {
     uint64_t send_bytes;
     /* Bytes from the start of the receiver's output. */
     uint64_t receive_offset;
-    /* Bytes that there is room for. */
+    /* Bytes that there is room for, in the low 48 bits. Above them, the number of the buffers that the rank passes. */
     uint64_t room;
 } AqueductPlanRow;
 AQUEDUCT_ASSERT(sizeof(AqueductPlanRow) == 32, "AqueductPlanRow");
@@ -421,7 +425,8 @@ AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, room) == 24, "AqueductPlanRow.room");
 typedef struct AqueductOverflowRecord {
     /* Number of such calls. */
     uint64_t calls;
-    /* Bytes to be sent; 2^64 - 1 if a row of the sender's leaves its buffers. */
+    /* Bytes to be sent; 2^64 - 1 if a row of the sender's leaves its buffers, 2^64 - 2 if sender and receiver pass buffers of different
+     * numbers. */
     uint64_t bytes;
     /* Bytes that the receiver had room for. */
     uint64_t room;

@@ -129,7 +129,7 @@ impl PointToPoint {
     /// what it sends. A rank occurs at most once in each list, and may be this one. A message may be shorter than its
     /// room; one that is longer, or for which there is no room, is an error of the next wait for the stream, on every rank, and so is more for
     /// ranks of other hosts than there is memory for. Then no message of the group is moved. Every rank passes the buffer of one call of
-    /// [`buffer`](Self::buffer): senders write to the one that they pass. The stream keeps all memory alive.
+    /// [`buffer`](Self::buffer); if not, this too is an error of every rank, and no message is moved. The stream keeps all memory alive.
     ///
     /// # Errors
     /// `InvalidUsage` for a rank that does not exist or occurs twice, memory of another device, ranges outside of the buffer or that

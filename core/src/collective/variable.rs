@@ -204,15 +204,14 @@ impl VariableCollective {
         Ok(VariableBuffers { of: Arc::clone(&self.inner), shown, in_place })
     }
 
-    /// Enqueues a call. Every rank passes the buffers of one call of [`buffers`](Self::buffers): peers write to those that they pass. Parts lie
-    /// within the shown buffers and do not overlap. `reduction` is one of the prepared ones. The stream keeps
-    /// buffers and counts alive.
+    /// Enqueues a call. Every rank passes the buffers of one call of [`buffers`](Self::buffers). Parts lie within the shown buffers and do
+    /// not overlap. `reduction` is one of the prepared ones. The stream keeps buffers and counts alive.
     ///
     /// # Errors
     /// `InvalidUsage` for counts of another collective, arrays that are too short or misaligned, a variant that was not prepared, or
     /// buffers of another `VariableCollective`; `PeerLost` once a rank is lost or has left; `Aborted` once the communicator is
-    /// aborted; a driver error. A part that does not fit is an error of the next wait for the stream, on every rank; so is a part of a
-    /// reduce-scatter between hosts that is longer than there is scratch for one.
+    /// aborted; a driver error. A part that does not fit is an error of the next wait for the stream, on every rank; so are buffers of
+    /// different calls of [`buffers`](Self::buffers), and a part of a reduce-scatter between hosts that is longer than there is scratch for one.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -234,8 +233,7 @@ impl VariableCollective {
     /// input and of the output is copied in, and all of the output is copied out: what lies between its parts is written with
     /// what was there when the call began. Parts of `counts` lie within the two, a rank's own part of an all-gather or a
     /// reduce-scatter at the beginning of its input or output. The two may overlap. Every
-    /// rank makes the same kind of call: peers of one that calls [`launch`](Self::launch) would write into other memory than it reads.
-    /// Otherwise as that.
+    /// rank makes the same kind of call: if some call [`launch`](Self::launch), the next wait for the stream is an error of every rank. Otherwise as that.
     ///
     /// # Errors
     /// `InvalidUsage` for buffers that are longer than that memory, or where there is none; otherwise as for [`launch`](Self::launch).

@@ -137,6 +137,11 @@ impl Communicator {
         self.asked.next_internal_tag()
     }
 
+    /// Number of the call that all ranks make together and that is underway, or was last. The same on all ranks within such a call.
+    pub(crate) fn call_number(&self) -> u64 {
+        self.asked.call_number()
+    }
+
     /// Withdraws the items with these `tags` that are not set up yet, so that the next `setup()` does not wait for
     /// them.
     pub(crate) fn withdraw(&self, tags: &[u64]) {

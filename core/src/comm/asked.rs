@@ -118,6 +118,11 @@ impl Asked {
         queue.internal_tags
     }
 
+    /// Number of the call that all ranks make together and that is underway, or was last.
+    pub(super) fn call_number(&self) -> u64 {
+        lock(&self.queue).internal_tags / TAGS
+    }
+
     /// Waits for the `setup` calls of other threads, up to `deadline`.
     pub(super) fn setup_turn(&self, deadline: Deadline) -> Result<MutexGuard<'_, ()>> {
         lock_until(&self.setup, deadline, "setup", "a setup of another thread")
@@ -149,7 +154,8 @@ mod tests {
         let turn = |told: &mut Vec<u64>| {
             let deadline = Deadline::after(Duration::from_secs(60));
             let _turn = asked.call_turn(OP, deadline, |missed| told.push(missed)).unwrap();
-            asked.next_internal_tag() / TAGS
+            assert_eq!(asked.next_internal_tag() / TAGS, asked.call_number());
+            asked.call_number()
         };
         let mut told = Vec::new();
         assert_eq!(turn(&mut told), 1);

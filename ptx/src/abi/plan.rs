@@ -54,7 +54,7 @@ device_struct! {
     /// every rank how many elements this rank sends it, from where in the input, how many it has room for, and where in the
     /// output. A number stands in an array of u64 in memory that the device reads, at a distance of `stride` bytes for each rank;
     /// an array at 0 is all zeros.
-    pub struct PlanRows as "PLAN_ROWS" size 88 {
+    pub struct PlanRows as "PLAN_ROWS" size 96 {
         /// Elements for each rank.
         pub send_counts: u64 => "SEND_COUNTS" at 0,
         /// Bytes from number to number: 8, or 0 for one number for all ranks.
@@ -77,6 +77,9 @@ device_struct! {
         pub record: u64 => "RECORD" at 72,
         /// An array of u64 for the elements that came from each rank, or 0.
         pub received: u64 => "RECEIVED" at 80,
+        /// Number of the buffers that this rank passes, of which the low 16 bits are compared: ranks that pass other ones would write out
+        /// of each other's bounds.
+        pub shown: u64 => "SHOWN" at 88,
     }
 }
 
@@ -90,7 +93,7 @@ device_struct! {
         pub send_bytes: u64 => "SEND_BYTES" at 8,
         /// Bytes from the start of the receiver's output.
         pub receive_offset: u64 => "RECEIVE_OFFSET" at 16,
-        /// Bytes that there is room for.
+        /// Bytes that there is room for, in the low 48 bits. Above them, the number of the buffers that the rank passes.
         pub room: u64 => "ROOM" at 24,
     }
 }
@@ -100,7 +103,8 @@ device_struct! {
     pub struct OverflowRecord as "OVERFLOW_RECORD" size 32 {
         /// Number of such calls.
         pub calls: u64 => "CALLS" at 0,
-        /// Bytes to be sent; 2^64 - 1 if a row of the sender's leaves its buffers.
+        /// Bytes to be sent; 2^64 - 1 if a row of the sender's leaves its buffers, 2^64 - 2 if sender and receiver pass buffers of different
+        /// numbers.
         pub bytes: u64 => "BYTES" at 8,
         /// Bytes that the receiver had room for.
         pub room: u64 => "ROOM" at 16,

@@ -14,7 +14,7 @@ use super::trigger::{FifoHandle, ID_BITS, OFFSET_BITS, ProxyTrigger, SIZE_BITS, 
 use super::turn::{TURN_FREE, TurnQueue};
 
 /// Version of everything in this module. Ranks compare it when they connect; a difference is refused.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// Constants other than offsets that templates may name, as `(name, value)`.
 pub const CONSTANTS: &[(&str, u64)] = &[

@@ -4,7 +4,7 @@ mod job;
 
 use aqueduct_ptx::plan::{Element, Reduction};
 
-use self::job::{Each, Job, NONE, Numbers, One, Rank, Zero};
+use self::job::{Each, Job, NONE, Numbers, OTHER, One, Rank, Zero};
 use crate::rig::noise;
 
 /// Parts of many sizes, some of them aligned; in both directions from 0 to 120 elements, with gaps between.
@@ -123,6 +123,26 @@ fn ranks_leave_a_call_of_which_a_row_does_not_fit() {
     // Rank 1 has no room then, either: others do not fit only for that reason.
     job.misfits(&with(&[(1, from, 2, NONE), (0, sent, 2, 5)]), [1, 2, NONE, 16]);
     job.fits(&with(&[]), true);
+}
+
+/// Nothing is moved, and each rank names the same pair. More does not fit where others pass other buffers, so they are named first.
+#[test]
+fn ranks_leave_a_call_on_buffers_of_different_numbers() {
+    for reduction in [None, Some(Reduction::Sum)] {
+        let mut job = Job::new(3, 2, Element::U32, reduction);
+        let mut tight = even(3, 4);
+        set(&mut tight[0].sent, 1, 5);
+        for number in [0xfffe, 0x7fff, 0, u64::MAX << 1] {
+            job.shown[1] = number;
+            job.misfits(&even(3, 4), [2, 1, OTHER, 16]);
+            job.misfits(&tight, [2, 1, OTHER, 16]);
+        }
+        // Only the low bits are compared.
+        job.shown[1] = 0x1_ffff;
+        job.fits(&even(3, 4), true);
+        job.shown = vec![5, 6, 6];
+        job.misfits(&even(3, 4), [2, 0, OTHER, 16]);
+    }
 }
 
 /// A part that must fill the room.

@@ -73,6 +73,19 @@ pub(super) fn run(rank: &Rank) {
     let error = stream.synchronize(soon()).unwrap_err().to_string();
     let words = format!("rank {} has 8 bytes for rank 0, which has room for 0", ranks - 1);
     assert!(error.contains(&words), "{error} does not say {words}");
+    // The last rank passes a buffer that was not shown together with those of the others, and is named.
+    let others = group.buffer(&to, soon()).unwrap();
+    fill(61);
+    group.launch(&stream, if me == ranks - 1 { &others } else { &shown }, &[], &[]).unwrap();
+    let outcome = stream.synchronize(soon());
+    if ranks > 1 {
+        let error = outcome.unwrap_err().to_string();
+        let words =
+            format!("ranks {} and {} pass buffers that were not shown together", ranks - 1, ranks - 2);
+        assert!(error.contains(&words), "{error} does not say {words}");
+    } else {
+        outcome.unwrap();
+    }
     refusals(rank, &group);
     rank.barrier();
 }

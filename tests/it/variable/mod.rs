@@ -144,6 +144,33 @@ impl<'a> Bench<'a> {
             assert!(error.to_string().contains("has room for 0"), "{error}");
         }
     }
+
+    /// Ranks that pass buffers of different calls of `buffers` would write out of each other's bounds: an error on every rank.
+    fn mixed(&mut self) {
+        let last = self.rank.me() + 1 == self.rank.comm.size();
+        let others = self.collective.buffers(&self.input, &self.output, soon()).unwrap();
+        let tables = Tables::draw(self.rank.comm.size() as usize, Draw::Any, self.call);
+        let untouched = vec![CANARY; ROOM * self.element.bytes()];
+        for staged in [false, true] {
+            self.begin(&tables);
+            let usual = self.shown.clone();
+            if last && !staged {
+                self.shown = others.clone();
+            }
+            self.staged = last && staged;
+            self.launch().unwrap();
+            (self.staged, self.shown) = (false, usual);
+            let outcome = self.stream.synchronize(soon());
+            if self.rank.comm.size() > 1 {
+                let error = outcome.unwrap_err().to_string();
+                assert!(error.contains("buffers that were not shown together"), "{error}");
+                assert_same(&self.output(), &untouched, format_args!("mixed, staged {staged}"));
+            } else {
+                outcome.unwrap();
+            }
+        }
+        self.run(Draw::Any);
+    }
 }
 
 fn run(rank: &Rank) {
@@ -180,6 +207,7 @@ fn every_call(bench: &mut Bench<'_>, ranks: usize) {
         tables.to[last][0] = u64::MAX;
     });
     bench.replays();
+    bench.mixed();
 }
 
 groups_of_ranks! {

@@ -43,6 +43,8 @@ pub(super) struct Shown {
     pub(super) multicast: Option<Joined>,
     /// Number of the executor whose peers have them.
     pub(super) executor: u64,
+    /// Number of the call that has shown them, the same on all ranks.
+    pub(super) number: u64,
     /// The part of the communicator's scratch that they are, if they are the library's own.
     pub(super) _share: Option<ScratchShare>,
 }
@@ -52,6 +54,7 @@ pub(super) struct PendingBuffers {
     slices: [DeviceSlice; 2],
     mine: [RegisteredMemory; 2],
     peers: Vec<(u32, [Pending<RegisteredMemory>; 2])>,
+    number: u64,
 }
 
 impl Shown {
@@ -101,16 +104,27 @@ impl PendingBuffers {
             Ok((peer, [one(0)?, one(1)?]))
         };
         let peers = partners(comm.rank(), plan).into_iter().map(exchange).collect::<Result<_>>()?;
-        Ok(Self { slices: [buffers[0].slice(..)?, buffers[1].slice(..)?], mine, peers })
+        let slices = [buffers[0].slice(..)?, buffers[1].slice(..)?];
+        Ok(Self { slices, mine, peers, number: comm.call_number() })
     }
 
     /// The buffers, once `setup()` has resolved what [`begin`](Self::begin) asked for.
     pub(super) fn finish(self, executor: u64) -> Result<Shown> {
-        let Self { slices: [input, output], mine, peers } = self;
+        let Self { slices: [input, output], mine, peers, number } = self;
         let get = |(peer, [input, output]): (u32, [Pending<RegisteredMemory>; 2])| {
             Ok((peer, input.get()?, output.get()?))
         };
         let peers = peers.into_iter().map(get).collect::<Result<_>>()?;
-        Ok(Shown { input, output, mine, peers, handles: None, multicast: None, executor, _share: None })
+        Ok(Shown {
+            input,
+            output,
+            mine,
+            peers,
+            handles: None,
+            multicast: None,
+            executor,
+            number,
+            _share: None,
+        })
     }
 }

@@ -10,6 +10,9 @@ use crate::gpu::{Context, PinnedBuffer};
 use crate::outcome::Outcome;
 use crate::sync::{AtomicU64, Ordering};
 
+/// What a record has for the bytes of ranks that pass buffers of different numbers.
+const OTHER_BUFFERS: u64 = u64::MAX - 1;
+
 /// The record that kernels write, and how much of it has been told.
 #[derive(Debug)]
 pub(super) struct Overflow {
@@ -74,6 +77,10 @@ impl Outcome for Overflow {
         let sender = self.rank(offset_of!(OverflowRecord, sender))?;
         let receiver = self.rank(offset_of!(OverflowRecord, receiver))?;
         let message = match bytes {
+            OTHER_BUFFERS => format!(
+                "ranks {sender} and {receiver} pass buffers that were not shown together; on every rank, pass those of one collective call that \
+                 showed them; no rank has moved anything in this call"
+            ),
             u64::MAX => {
                 let longer = self.longest.map(|longest| {
                     format!(

@@ -126,6 +126,7 @@ impl Executor {
             element: element.bytes() as u64,
             record: overflow.record(),
             received: rows.received.as_ref().map_or(0, DeviceSlice::ptr),
+            shown: shown.number,
         };
         let words: Vec<u64> = words_of(numbers.as_bytes()).collect();
         let (input, input_bytes) = match rows.anywhere {

@@ -18,6 +18,8 @@ const CAPACITY: usize = 4096;
 const WORDS: u32 = size_of::<PlanRows>() as u32 / 8;
 /// Sent by a rank that cannot keep to a row.
 pub(super) const NONE: u64 = u64::MAX;
+/// Sent by a rank to one that passes other buffers.
+pub(super) const OTHER: u64 = u64::MAX - 1;
 
 /// Numbers of a call, one for each rank.
 #[derive(Clone, Debug)]
@@ -58,6 +60,8 @@ pub(super) struct Job {
     element: Element,
     pub(super) sizes: Sizes,
     pub(super) skew: [u64; 2],
+    /// Number of the buffers that each rank passes.
+    pub(super) shown: Vec<u64>,
     /// The record of each rank, and where it tells how much came.
     records: Vec<u64>,
     received: Vec<u64>,
@@ -144,7 +148,8 @@ impl Job {
         let (records, received) = (memory(size_of::<OverflowRecord>()), memory(8 * ranks as usize));
         let bytes = CAPACITY as u64 - 64;
         let sizes = Sizes { chunk: 0, input: bytes, output: bytes };
-        Self { world, kernels, element, sizes, skew: [0, 0], records, received, calls: 0 }
+        let shown = vec![0xffff; ranks as usize];
+        Self { world, kernels, element, sizes, skew: [0, 0], shown, records, received, calls: 0 }
     }
 
     /// Makes a call on all ranks ready. Allocates, so no kernel may be running.
@@ -177,6 +182,7 @@ impl Job {
                 element: self.element.bytes() as u64,
                 record: self.records[rank],
                 received: if tells { self.received[rank] } else { 0 },
+                shown: self.shown[rank],
             };
             let words = words.as_bytes().chunks(8);
             self.world.own[rank] =
