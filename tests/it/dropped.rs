@@ -2,6 +2,7 @@
 //! a wait for the stream says so.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aqueduct::ErrorKind;
 use aqueduct::collective::{Collective, CollectiveConfig, VariableCollective, VariableCounts};
@@ -11,7 +12,7 @@ use aqueduct::plan::programs::{self, Choices};
 use aqueduct::plan::{Element, Executor, ExecutorConfig, Kind, Reduction};
 
 use crate::data::{Way, assert_same, elements, reduced};
-use crate::group::{Machine, Rank, soon, threads};
+use crate::group::{Machine, Rank, soon, threads, threads_on_hosts};
 
 const RANKS: u32 = 2;
 const COUNT: usize = 4096;
@@ -167,30 +168,46 @@ fn a_plan_with_ports_that_was_dropped_in_flight_ends_well() {
 }
 
 /// The other rank does not launch its part. The kernel leaves soon, and the wait says so.
+fn a_graph_ends_that_is_launched_after_the_close(rank: &Rank, wait: Duration, kinds: &[ErrorKind]) {
+    let buffer = loaded(&rank.comm);
+    let slice = buffer.slice(..).unwrap();
+    let config = Way::ALL[0].config([F32_SUM]);
+    let reduce = Collective::prepare(&rank.comm, Kind::AllReduce, config, soon()).unwrap();
+    let stream = Stream::new(rank.comm.context()).unwrap();
+    let (element, op) = F32_SUM;
+    let call = |on: &Stream| reduce.launch(on, &slice, &slice, COUNT, element, op);
+    let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, call).unwrap();
+    rank.barrier();
+    rank.comm.close(soon()).unwrap();
+    assert_eq!(call(&stream).unwrap_err().kind(), ErrorKind::Stopped);
+    std::thread::sleep(wait);
+    if rank.me() == EARLY {
+        graph.launch(&stream).unwrap();
+        let error = stream.synchronize(soon()).unwrap_err();
+        assert!(kinds.contains(&error.kind()) && error.message().contains("closed"), "{wait:?}: {error}");
+    }
+    rank.barrier();
+}
+
 #[test]
 fn a_graph_that_is_launched_after_the_close_ends() {
     let test = "dropped::a_graph_that_is_launched_after_the_close_ends";
     threads(Machine::Software, RANKS, test, |rank| {
-        let buffer = loaded(&rank.comm);
-        let slice = buffer.slice(..).unwrap();
-        let config = Way::ALL[0].config([F32_SUM]);
-        let reduce = Collective::prepare(&rank.comm, Kind::AllReduce, config, soon()).unwrap();
-        let stream = Stream::new(rank.comm.context()).unwrap();
-        let (element, op) = F32_SUM;
-        let call = |on: &Stream| reduce.launch(on, &slice, &slice, COUNT, element, op);
-        let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, call).unwrap();
-        rank.barrier();
-        rank.comm.close(soon()).unwrap();
-        assert_eq!(call(&stream).unwrap_err().kind(), ErrorKind::Stopped);
-        if rank.me() == EARLY {
-            graph.launch(&stream).unwrap();
-            let error = stream.synchronize(soon()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
-            assert!(
-                error.message().contains("closed the communicator while a kernel of its own waited"),
-                "{error}"
-            );
-        }
-        rank.barrier();
+        a_graph_ends_that_is_launched_after_the_close(&rank, Duration::ZERO, &[ErrorKind::Aborted]);
     });
+}
+
+/// The proxy may still serve, or have seen that the connection is closed and told kernels to leave.
+#[test]
+fn a_graph_over_hosts_that_is_launched_after_the_close_ends() {
+    let test = "dropped::a_graph_over_hosts_that_is_launched_after_the_close_ends";
+    for wait in [0, 1, 20, 3000].map(Duration::from_millis) {
+        threads_on_hosts(Machine::Software, &["a", "b"], test, |rank| {
+            a_graph_ends_that_is_launched_after_the_close(
+                &rank,
+                wait,
+                &[ErrorKind::Aborted, ErrorKind::Stopped],
+            );
+        });
+    }
 }

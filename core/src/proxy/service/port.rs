@@ -8,6 +8,7 @@ use aqueduct_ptx::abi::{AbortHandle, FifoHandle};
 use super::ids::{MemoryId, SemaphoreId, unknown_semaphore};
 use super::proxy_service::ProxyService;
 use super::registry::Parts;
+use super::state::Ports;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
 use crate::error::{ErrorKind, Result};
 use crate::failure::Failure;
@@ -51,13 +52,16 @@ impl Port {
 struct PortOutcome {
     semaphore: Arc<Failure>,
     proxy: Arc<dyn Outcome>,
+    ports: Arc<Ports>,
 }
 
 impl Outcome for PortOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
         match self.semaphore.check() {
-            // The proxy knows whether somebody stopped it. One that was dropped had no kernel left that could have given up.
             Err(error) if error.kind() != ErrorKind::Stopped => Err(error.of(op)),
+            // The communicator was closed, or the proxy was stopped or dropped, perhaps when nothing waited any more. Each kernel that gives up
+            // records that, or another has before it.
+            Err(error) if self.ports.abort_report().is_some() => Err(error.of(op)),
             _ => self.proxy.outcome(op),
         }
     }
@@ -86,7 +90,11 @@ impl ProxyService {
             fifo: proxy.fifo(),
             abort: AbortHandle { peer, ..ports.abort_handle(id) },
             flushed: ports.flushed_ptr(id),
-            outcome: Arc::new(PortOutcome { semaphore: failure, proxy: proxy.outcome() }),
+            outcome: Arc::new(PortOutcome {
+                semaphore: failure,
+                proxy: proxy.outcome(),
+                ports: ports.clone(),
+            }),
             _keep: [queue, words, ports.keep_alive(), number, dst_number, src_number],
         })
     }
