@@ -267,6 +267,29 @@ fn a_broken_link_is_explained_by_what_broke_it() {
     assert!(explained);
 }
 
+#[test]
+fn a_connection_that_its_rank_has_closed_is_explained_by_its_leaving() {
+    let closed = || Error::new(ErrorKind::Remote, "recv", "rank 1 has closed its end").with_peer(1);
+    // What a rank says may be on its way for longer than it is waited for.
+    let explained = (0..10).any(|_| {
+        let mut groups = groups(group(2, 1));
+        let leaving = groups.pop().unwrap();
+        let leaves = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(leaving);
+        });
+        let error = groups[0].control().ended("x", closed());
+        leaves.join().unwrap();
+        error.kind() == ErrorKind::PeerLost && error.op() == "x" && error.peer() == Some(1)
+    });
+    assert!(explained);
+    let groups = groups(group(2, 1));
+    let stays = groups[0].control().ended("x", closed());
+    assert_eq!((stays.kind(), stays.op()), (ErrorKind::Remote, "x"), "{stays}");
+    let other = groups[0].control().ended("x", Error::usage("y", "mine"));
+    assert_eq!((other.kind(), other.op()), (ErrorKind::InvalidUsage, "x"), "{other}");
+}
+
 /// How ranks agree on the next group.
 mod agreements {
     use super::*;

@@ -41,15 +41,23 @@ struct EndOutcome {
     connection: Connection,
 }
 
+impl EndOutcome {
+    /// The failure of the connection, if it has misled a kernel: not if it failed after its last signal had come. Each kernel that leaves
+    /// early records that, or another has before it.
+    fn failure(&self) -> Result<()> {
+        if self.site.abort.record().is_some() { self.connection.failure() } else { Ok(()) }
+    }
+}
+
 impl Outcome for EndOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
-        self.site.exchange.group.outcome().outcome(op)?;
-        // A connection that failed after its last signal had come has misled no kernel. Each kernel that leaves early records
-        // that, or another has before it.
-        match self.site.abort.record() {
-            Some(_) => self.connection.failure().map_err(|error| error.of(op)),
-            None => Ok(()),
-        }
+        let control = self.site.exchange.group.control();
+        control.outcome(op)?;
+        self.failure().map_err(|error| control.ended(op, error))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.site.exchange.group.control().has_failed() || self.failure().is_err()
     }
 }
 

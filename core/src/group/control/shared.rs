@@ -241,6 +241,17 @@ impl Control {
         self.first_cause(op, error)
     }
 
+    /// The error of `op`, which needed a connection that has ended with `error`. A rank that leaves closes its connections first, and the
+    /// service thread may still have to read that it has left.
+    pub(crate) fn ended(&self, op: &'static str, error: Error) -> Error {
+        let error = error.of(op);
+        let Some(peer) = error.peer().filter(|_| error.kind() == ErrorKind::Remote) else { return error };
+        self.wait_until(Deadline::after(NEWS), |state| {
+            self.abort.is_aborted() || state.peer_states[peer as usize].is_gone()
+        });
+        self.check_peer(op, peer).err().unwrap_or(error)
+    }
+
     /// Takes what every rank said about itself.
     pub(crate) fn introduce(&self, peers: &Arc<[PeerInfo]>) {
         let host = |peer: &PeerInfo| peers.iter().position(|other| other.same_host(peer)).unwrap_or(0) as u32;

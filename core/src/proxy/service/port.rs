@@ -10,9 +10,10 @@ use super::proxy_service::ProxyService;
 use super::registry::Parts;
 use super::state::Ports;
 use crate::comm::{Host2DeviceSemaphore, RegisteredMemory};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::failure::Failure;
 use crate::gpu::KeepAlive;
+use crate::group::control::Control;
 use crate::outcome::Outcome;
 use crate::sync::lock;
 
@@ -53,17 +54,26 @@ struct PortOutcome {
     semaphore: Arc<Failure>,
     proxy: Arc<dyn Outcome>,
     ports: Arc<Ports>,
+    control: Arc<Control>,
+}
+
+impl PortOutcome {
+    /// The failure of the semaphore, if kernels may have given up for it.
+    fn failure(&self) -> Option<Error> {
+        let error = self.semaphore.check().err()?;
+        // The communicator was closed, or the proxy was stopped or dropped, perhaps when nothing waited any more. Each kernel that gives up
+        // records that, or another has before it.
+        (error.kind() != ErrorKind::Stopped || self.ports.abort_report().is_some()).then_some(error)
+    }
 }
 
 impl Outcome for PortOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
-        match self.semaphore.check() {
-            Err(error) if error.kind() != ErrorKind::Stopped => Err(error.of(op)),
-            // The communicator was closed, or the proxy was stopped or dropped, perhaps when nothing waited any more. Each kernel that gives up
-            // records that, or another has before it.
-            Err(error) if self.ports.abort_report().is_some() => Err(error.of(op)),
-            _ => self.proxy.outcome(op),
-        }
+        self.failure().map_or_else(|| self.proxy.outcome(op), |error| Err(self.control.ended(op, error)))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failure().is_some() || self.proxy.has_failed()
     }
 }
 
@@ -81,6 +91,7 @@ impl ProxyService {
         let proxy = &self.inner.shards[shard].proxy;
         proxy.check()?;
         let ([queue, words], peer) = (proxy.keep_alive(), semaphore.peer());
+        let control = semaphore.connection().group().control().clone();
         Ok(Port {
             service: self.clone(),
             id,
@@ -94,6 +105,7 @@ impl ProxyService {
                 semaphore: failure,
                 proxy: proxy.outcome(),
                 ports: ports.clone(),
+                control,
             }),
             _keep: [queue, words, ports.keep_alive(), number, dst_number, src_number],
         })
