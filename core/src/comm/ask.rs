@@ -137,6 +137,11 @@ impl Communicator {
         self.asked.next_internal_tag()
     }
 
+    /// The call of all ranks within which this thread is, as its caller knows it.
+    pub(super) fn called(&self) -> Option<&'static str> {
+        self.asked.called()
+    }
+
     /// Number of the call that all ranks make together and that is underway, or was last. The same on all ranks within such a call.
     pub(crate) fn call_number(&self) -> u64 {
         self.asked.call_number()

@@ -21,8 +21,15 @@ pub(super) struct Asked {
     setup: Mutex<()>,
     shrink: Mutex<()>,
     call: Mutex<()>,
-    /// The thread that makes the call, and how many calls got no turn in time.
-    caller: Mutex<(Option<ThreadId>, u64)>,
+    caller: Mutex<Caller>,
+}
+
+#[derive(Debug, Default)]
+struct Caller {
+    /// The thread that makes the call, and what it has called.
+    call: Option<(ThreadId, &'static str)>,
+    /// How many calls got no turn in time.
+    missed: u64,
 }
 
 /// The turn of a call that all ranks make together; nothing for calls within it.
@@ -32,7 +39,7 @@ pub(crate) struct CallTurn<'a>(Option<(&'a Asked, MutexGuard<'a, ()>)>);
 impl Drop for CallTurn<'_> {
     fn drop(&mut self) {
         if let Some((asked, _)) = &self.0 {
-            lock(&asked.caller).0 = None;
+            lock(&asked.caller).call = None;
         }
     }
 }
@@ -87,21 +94,20 @@ impl Asked {
         deadline: Deadline,
         first: impl FnOnce(u64),
     ) -> Result<CallTurn<'_>> {
-        let here = thread::current().id();
-        if lock(&self.caller).0 == Some(here) {
+        if self.called().is_some() {
             return Ok(CallTurn(None));
         }
         let turn = match lock_until(&self.call, deadline, op, "a collective call of another thread") {
             Ok(turn) => turn,
             Err(error) => {
-                lock(&self.caller).1 += 1;
+                lock(&self.caller).missed += 1;
                 return Err(error);
             }
         };
         let missed = {
             let mut caller = lock(&self.caller);
-            caller.0 = Some(here);
-            std::mem::take(&mut caller.1)
+            caller.call = Some((thread::current().id(), op));
+            std::mem::take(&mut caller.missed)
         };
         {
             let mut queue = lock(&self.queue);
@@ -116,6 +122,12 @@ impl Asked {
         let mut queue = lock(&self.queue);
         queue.internal_tags += 1;
         queue.internal_tags
+    }
+
+    /// The call of all ranks within which this thread is.
+    pub(super) fn called(&self) -> Option<&'static str> {
+        let (thread, op) = lock(&self.caller).call?;
+        (thread == thread::current().id()).then_some(op)
     }
 
     /// Number of the call that all ranks make together and that is underway, or was last.

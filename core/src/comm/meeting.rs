@@ -9,18 +9,24 @@ use crate::group::control::Needs;
 use crate::group::subset::{Step, Subset};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
+/// The most ranks of an answer, and the most bytes that a rank says.
+const MOST: usize = 1 << 20;
+/// The longest name of a call, in bytes.
+const MOST_OP: usize = 256;
+
 impl Communicator {
-    /// The bytes that every rank gives, in rank order. Collective, like [`split`](Self::split), and in one order with it.
+    /// The bytes that every rank gives, in rank order. Collective, like [`split`](Self::split), and in one order with it. `op` is told the others
+    /// unless it is within another call.
     ///
     /// # Errors
-    /// `Timeout`, naming a rank that did not call; `PeerLost`; `Remote` if a rank called something else.
+    /// `InvalidUsage` if a rank has called something else; `Timeout`, naming a rank that did not call; `PeerLost`.
     pub(crate) fn gather(&self, op: &'static str, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
         self.group().check(op)?;
         let links = self.group().links();
         let meeting = links.control().meet();
         let needs = Needs { op, ranks: (0..self.size()).collect(), generation: None };
         let all = Subset::new(links, needs, &meeting, Step::Gathering);
-        gather(&all, op, mine, deadline)
+        gather(&all, self.called().unwrap_or(op), mine, deadline).map_err(|error| error.of(op))
     }
 }
 
@@ -30,7 +36,18 @@ pub(super) fn called_something_else(op: &'static str, rank: u32, error: WireErro
     Error::new(ErrorKind::Remote, op, message).with_peer(rank).with_source(error)
 }
 
-/// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call.
+/// What rank 0 has heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Heard {
+    /// The bytes of every rank.
+    All(Vec<Vec<u8>>),
+    /// This rank has called something else.
+    Other { rank: u32, op: String },
+    /// Nothing of this rank.
+    Nothing { rank: u32 },
+}
+
+/// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call `op`.
 pub(super) fn gather(
     all: &dyn Bootstrap,
     op: &'static str,
@@ -39,22 +56,56 @@ pub(super) fn gather(
 ) -> Result<Vec<Vec<u8>>> {
     const TAG: u64 = 0;
     if all.rank() > 0 {
-        all.send(0, TAG, mine, deadline)?;
+        all.send(0, TAG, &encode(op, mine), deadline)?;
         let answer = all.recv(0, TAG, deadline)?;
-        let said = decode_answer(&answer, all.size()).map_err(|error| called_something_else(op, 0, error))?;
-        return said.map_err(|rank| if rank == all.rank() { late(op) } else { given_up(op, rank) });
+        let (first, heard) =
+            decode_answer(&answer, all.size()).map_err(|error| called_something_else(op, 0, error))?;
+        return match heard {
+            Heard::All(said) => Ok(said),
+            Heard::Other { rank, op: other } if rank == all.rank() => {
+                Err(differs(op, (0, &first), (rank, &other)))
+            }
+            Heard::Other { rank, op: other } => Err(differs(op, (rank, &other), (0, &first))),
+            Heard::Nothing { rank } if rank == all.rank() || first != op => Err(late(op, &first)),
+            Heard::Nothing { rank } => Err(given_up(op, rank)),
+        };
     }
-    let others = (1..all.size()).map(|rank| all.recv(rank, TAG, deadline).map_err(|error| (rank, error)));
-    let said: std::result::Result<Vec<_>, _> = std::iter::once(Ok(mine.to_vec())).chain(others).collect();
-    let answer = encode_answer(&said);
+    let others = (1..all.size()).map(|rank| {
+        let bytes = all.recv(rank, TAG, deadline).map_err(|error| (rank, error))?;
+        decode(&bytes).map_err(|error| (rank, called_something_else(op, rank, error)))
+    });
+    let said: std::result::Result<Vec<_>, _> =
+        std::iter::once(Ok((op.to_owned(), mine.to_vec()))).chain(others).collect();
+    let heard = match &said {
+        Ok(said) => match (0..).zip(said).find(|(_, (other, _))| other != op) {
+            Some((rank, (op, _))) => Heard::Other { rank, op: op.clone() },
+            None => Heard::All(said.iter().map(|(_, bytes)| bytes.clone()).collect()),
+        },
+        Err((rank, _)) => Heard::Nothing { rank: *rank },
+    };
+    let answer = encode_answer(op, &heard);
     // Each rank, whether or not those before it can be reached.
     let answered =
         (1..all.size()).map(|rank| all.send(rank, TAG, &answer, deadline)).fold(Ok(()), Result::and);
-    match said {
-        Ok(said) => answered.map(|()| said),
-        Err((rank, error)) if error.kind() == ErrorKind::Timeout => Err(absent(op, rank)),
-        Err((_, error)) => Err(error),
+    match (heard, said) {
+        (Heard::All(said), _) => answered.map(|()| said),
+        (Heard::Other { rank, op: other }, _) => Err(differs(op, (rank, &other), (0, op))),
+        (Heard::Nothing { .. }, Err((rank, error))) if error.kind() == ErrorKind::Timeout => {
+            Err(absent(op, rank))
+        }
+        (Heard::Nothing { rank }, said) => {
+            Err(said.err().map_or_else(|| absent(op, rank), |(_, error)| error))
+        }
     }
+}
+
+/// The error of ranks of which the first one named here has called something else than the second.
+fn differs(op: &'static str, (rank, theirs): (u32, &str), (other, its): (u32, &str)) -> Error {
+    let message = format!(
+        "rank {rank} has called {theirs}(), and rank {other} {its}() in its place; make the same calls in the same order on all ranks, those that \
+         end in a timeout included"
+    );
+    Error::usage(op, message).with_peer(rank)
 }
 
 fn absent(op: &'static str, rank: u32) -> Error {
@@ -69,46 +120,66 @@ fn given_up(op: &'static str, rank: u32) -> Error {
     Error::timeout(op, message).with_peer(rank)
 }
 
-/// The error of a rank that comes to a meeting which rank 0 has given up.
-fn late(op: &'static str) -> Error {
+/// The error of a rank that comes to a meeting which rank 0, which had called `first`, has given up.
+fn late(op: &'static str, first: &str) -> Error {
+    let what = match first == op {
+        true => format!("rank 0 had given up this call of {op}() before this rank made it"),
+        false => format!(
+            "rank 0 had given up a call of {first}() that this rank has left out, and in whose place this call came"
+        ),
+    };
     let message = format!(
-        "rank 0 had given up this call of {op}() before this rank made it; call it once more, as each rank must make as many calls as the \
-         others, those that end in a timeout included"
+        "{what}; call {op}() once more, as each rank must make as many calls as the others, those that end in a timeout included"
     );
     Error::timeout(op, message).with_peer(0)
 }
 
-fn encode_answer(said: &std::result::Result<Vec<Vec<u8>>, (u32, Error)>) -> Vec<u8> {
+/// What a rank says of a call.
+fn encode(op: &str, bytes: &[u8]) -> Vec<u8> {
     let mut w = Writer::new();
-    match said {
-        Ok(said) => {
-            w.u8(1).count(said.len());
-            for bytes in said {
-                w.bytes(bytes);
-            }
+    w.str(op).bytes(bytes);
+    w.finish()
+}
+
+fn decode(bytes: &[u8]) -> WireResult<(String, Vec<u8>)> {
+    let mut r = Reader::new(bytes);
+    let said = (r.text(MOST_OP)?, r.bytes(MOST)?.to_vec());
+    r.finish()?;
+    Ok(said)
+}
+
+fn encode_answer(op: &str, heard: &Heard) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.str(op);
+    match heard {
+        Heard::All(said) => {
+            w.u8(0).count(said.len());
+            said.iter().for_each(|bytes| _ = w.bytes(bytes));
         }
-        Err((rank, _)) => {
-            w.u8(0).u32(*rank);
-        }
+        Heard::Other { rank, op } => _ = w.u8(1).u32(*rank).str(op),
+        Heard::Nothing { rank } => _ = w.u8(2).u32(*rank),
     }
     w.finish()
 }
 
-/// The bytes of every rank, or the rank that sent none.
-fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<std::result::Result<Vec<Vec<u8>>, u32>> {
-    const MOST: usize = 1 << 20;
+/// What rank 0 has called and heard.
+fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<(String, Heard)> {
     let mut r = Reader::new(bytes);
-    let answer = if r.bool()? {
-        let count = r.count(MOST, 4)?;
-        if count != ranks as usize {
-            return Err(WireError::Invalid { what: "number of ranks" });
+    let op = r.text(MOST_OP)?;
+    let heard = match r.u8()? {
+        0 => {
+            let count = r.count(MOST, 4)?;
+            if count != ranks as usize {
+                return Err(WireError::Invalid { what: "number of ranks" });
+            }
+            Heard::All((0..count).map(|_| r.bytes(MOST).map(<[u8]>::to_vec)).collect::<WireResult<_>>()?)
         }
-        Ok((0..count).map(|_| r.bytes(MOST).map(<[u8]>::to_vec)).collect::<WireResult<Vec<_>>>()?)
-    } else {
-        Err(r.u32()?)
+        1 => Heard::Other { rank: r.u32()?, op: r.text(MOST_OP)? },
+        2 => Heard::Nothing { rank: r.u32()? },
+        _ => return Err(WireError::Invalid { what: "answer" }),
     };
     r.finish()?;
-    Ok(answer)
+    Ok((op, heard))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -118,21 +189,24 @@ mod tests {
     use super::*;
     use crate::sync::{Mutex, lock};
 
-    /// What all have said, or the rank that did not come.
-    type Answer = std::result::Result<Vec<Vec<u8>>, u32>;
-
-    /// Rank 0 of four, of whom rank 2 cannot be reached, and may have come before that.
+    /// Rank 0 of four, of whom rank 2 cannot be reached, and may have come before that. Another rank may have called something else.
     #[derive(Debug, Default)]
     struct WithoutTwo {
         came: bool,
+        other: Option<u32>,
         sent: Mutex<Vec<(u32, Vec<u8>)>>,
     }
 
     impl WithoutTwo {
         /// What each of the others was told.
-        fn told(&self) -> Vec<(u32, Answer)> {
+        fn told(&self) -> Vec<(u32, Heard)> {
             let sent = lock(&self.sent);
-            sent.iter().map(|(rank, answer)| (*rank, decode_answer(answer, 4).unwrap())).collect()
+            let told = |(rank, answer): &(u32, Vec<u8>)| {
+                let (op, heard) = decode_answer(answer, 4).unwrap();
+                assert_eq!(op, "split");
+                (*rank, heard)
+            };
+            sent.iter().map(told).collect()
         }
     }
 
@@ -157,7 +231,7 @@ mod tests {
             if peer == 2 && !self.came {
                 return Err(Error::timeout("x", "nothing came").with_peer(peer));
             }
-            Ok(vec![7])
+            Ok(encode(if self.other == Some(peer) { "prepare" } else { "split" }, &[7]))
         }
     }
 
@@ -166,7 +240,17 @@ mod tests {
         let all = WithoutTwo::default();
         let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(2)), "{error}");
-        assert_eq!(all.told(), [(1, Err(2)), (3, Err(2))]);
+        assert_eq!(all.told(), [1, 3].map(|rank| (rank, Heard::Nothing { rank: 2 })));
+    }
+
+    #[test]
+    fn all_learn_which_rank_has_called_something_else() {
+        let all = WithoutTwo { came: true, other: Some(3), ..WithoutTwo::default() };
+        let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(3)), "{error}");
+        assert!(error.message().contains("rank 3 has called prepare(), and rank 0 split()"), "{error}");
+        let other = Heard::Other { rank: 3, op: "prepare".to_owned() };
+        assert_eq!(all.told(), [1, 3].map(|rank| (rank, other.clone())));
     }
 
     /// Rank 0 would go on alone otherwise: the rank that heard no answer gives the call up.
@@ -175,15 +259,15 @@ mod tests {
         let all = WithoutTwo { came: true, ..WithoutTwo::default() };
         let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(2)), "{error}");
-        let said = Ok(vec![vec![], vec![7], vec![7], vec![7]]);
-        assert_eq!(all.told(), [(1, said.clone()), (3, said)]);
+        let said = Heard::All(vec![vec![], vec![7], vec![7], vec![7]]);
+        assert_eq!(all.told(), [1, 3].map(|rank| (rank, said.clone())));
     }
 
-    /// A rank above 0 whose rank 0 did not wait for it.
+    /// Rank 2 of four, with the answer of rank 0.
     #[derive(Debug)]
-    struct Late;
+    struct Answered(&'static str, Heard);
 
-    impl Bootstrap for Late {
+    impl Bootstrap for Answered {
         fn rank(&self) -> u32 {
             2
         }
@@ -197,22 +281,50 @@ mod tests {
         }
 
         fn recv(&self, _: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
-            Ok(encode_answer(&Err((2, Error::timeout("x", "nothing came")))))
+            Ok(encode_answer(self.0, &self.1))
         }
+    }
+
+    /// What a rank says of `split` if rank 0 has called `first` and heard this.
+    fn says(first: &'static str, heard: Heard, kind: ErrorKind, peer: u32, words: &str) {
+        let answered = Answered(first, heard);
+        let error = gather(&answered, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (kind, Some(peer)), "{error}");
+        assert!(error.message().contains(words), "{error} does not say {words}");
     }
 
     #[test]
     fn a_rank_that_is_late_is_not_told_that_it_did_not_call() {
-        let error = gather(&Late, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
-        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(0)), "{error}");
-        assert!(error.message().contains("call it once more"), "{error}");
+        let (nothing, other) =
+            (|rank| Heard::Nothing { rank }, |rank| Heard::Other { rank, op: "x".to_owned() });
+        says(
+            "split",
+            nothing(2),
+            ErrorKind::Timeout,
+            0,
+            "had given up this call of split() before this rank made it; call",
+        );
+        says("split", nothing(3), ErrorKind::Timeout, 3, "rank 3 did not call split()");
+        for late in [2, 3] {
+            says(
+                "merge",
+                nothing(late),
+                ErrorKind::Timeout,
+                0,
+                "given up a call of merge() that this rank has left out",
+            );
+        }
+        let usage = ErrorKind::InvalidUsage;
+        says("split", other(1), usage, 1, "rank 1 has called x(), and rank 0 split() in its place");
+        says("merge", other(2), usage, 0, "rank 0 has called merge(), and rank 2 x() in its place");
     }
 
     /// It is another program, or a group of another size.
     #[test]
     fn an_answer_has_the_words_of_all_ranks() {
-        let answer = encode_answer(&Ok(vec![vec![1], vec![2, 3]]));
-        assert_eq!(decode_answer(&answer, 2), Ok(Ok(vec![vec![1], vec![2, 3]])));
+        let all = Heard::All(vec![vec![1], vec![2, 3]]);
+        let answer = encode_answer("x", &all);
+        assert_eq!(decode_answer(&answer, 2), Ok(("x".to_owned(), all)));
         for ranks in [0, 1, 3] {
             assert!(decode_answer(&answer, ranks).is_err(), "{ranks}");
         }
