@@ -19,7 +19,8 @@ impl Communicator {
     ///
     /// # Errors
     /// `Timeout`, naming a rank that did not call it before `deadline`, or rank 0, which may have waited for one that did not;
-    /// `PeerLost` if a rank is gone; the first cause if this communicator was aborted; as for [`new`](Self::new).
+    /// `InvalidUsage` if a rank has made another call in its place, naming both; `PeerLost` if a rank is gone; the first cause if this
+    /// communicator was aborted; as for [`new`](Self::new).
     ///
     /// After a `Timeout` the communicator can be used on, and further calls meet once every rank has made as many of them: one that
     /// had not called makes the call that it missed, which fails, too.

@@ -25,7 +25,7 @@ pub(crate) struct Subset<'a> {
 /// How a meeting's groups follow each other. The same ranks may make one of each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// The ranks that meet.
+    /// The ranks that meet, also if they have made different calls: they tell each other which.
     Gathering,
     /// The ranks that go on together after it.
     Making,
@@ -37,8 +37,10 @@ impl<'a> Subset<'a> {
         let me = links.rank();
         let rank = needs.ranks.iter().position(|rank| *rank == me).unwrap_or_default() as u32;
         let mut hash = Sha256::new();
-        hash.update(needs.op);
         hash.update([step as u8]);
+        if let Step::Making = step {
+            hash.update(needs.op);
+        }
         needs.ranks.iter().for_each(|rank| hash.update(rank.to_le_bytes()));
         let group = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         Self { links, rank, needs, meeting, group }

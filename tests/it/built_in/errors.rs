@@ -132,7 +132,8 @@ fn calls_name_themselves() {
             ),
         };
         for (error, op) in [first, second] {
-            says(&error, op, usage, &format!("rank {} has another plan", 1 - me));
+            says(&error, op, usage, &format!("rank {} has called ", 1 - me));
+            says(&error, op, usage, &format!("and rank {me} {op}() in its place"));
         }
         let kind = if me == 0 { Kind::AllToAll } else { Kind::AllGather };
         let words = format!("{}: rank {} has another plan", kind.name(), 1 - me);

@@ -1,5 +1,7 @@
 //! Plans and calls that are refused, and ranks that go away.
 
+use std::time::Duration;
+
 use aqueduct::ErrorKind;
 use aqueduct::gpu::DeviceSlice;
 use aqueduct::plan::{Element, Executor, ExecutorConfig, Kind, Op, Plan, Reduction};
@@ -7,6 +9,8 @@ use aqueduct_tests::ranks;
 
 use super::{Bench, MAX_BYTES, config, programs};
 use crate::group::{Machine, processes, soon, threads};
+
+const LONG: Duration = Duration::from_secs(60);
 
 /// Every rank gets the error, and the communicator goes on.
 #[test]
@@ -32,6 +36,48 @@ fn ranks_that_disagree_all_hear_it() {
         assert_eq!(error.peer(), (!odd).then_some(1));
         // After all that, the ranks still agree about everything.
         Bench::new(&rank, &programs::packets(3), config()).run(480, Reduction::Sum);
+    });
+}
+
+/// Every rank learns which call was left out, and the calls behind it go on.
+#[test]
+fn a_call_that_one_rank_leaves_out_is_named() {
+    let test = "plans::failures::a_call_that_one_rank_leaves_out_is_named";
+    threads(Machine::Software, 3, test, |rank| {
+        let plan = programs::zero_copy(3);
+        let executor = Executor::prepare(&rank.comm, &plan, config(), soon()).unwrap();
+        let buffer = rank.buffer(64);
+        let show = |wait: Duration| executor.prepare_buffers(&buffer, &buffer, wait).map(drop);
+        let prepare = || Executor::prepare(&rank.comm, &programs::packets(3), config(), soon()).map(drop);
+        // The others give up a call, and rank 1 makes the next one in its place.
+        if rank.me() != 1 {
+            // Rank 0 gives up first, and tells.
+            let wait = if rank.me() == 0 { Duration::from_millis(200) } else { LONG };
+            let error = show(wait).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            assert!(error.message().contains("rank 1 did not call Executor::prepare_buffers()"), "{error}");
+        }
+        rank.barrier();
+        if rank.me() == 1 {
+            let error = prepare().unwrap_err();
+            assert_eq!((error.kind(), error.op()), (ErrorKind::Timeout, "Executor::prepare"), "{error}");
+            let words = "a call of Executor::prepare_buffers() that this rank has left out";
+            assert!(error.message().contains(words), "{error}");
+        }
+        prepare().unwrap();
+        // The others wait in another call than rank 1.
+        let error = if rank.me() == 1 { prepare() } else { show(LONG) }.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+        let op = if rank.me() == 1 { "Executor::prepare" } else { "Executor::prepare_buffers" };
+        assert_eq!((error.op(), error.peer()), (op, Some(u32::from(rank.me() != 1))), "{error}");
+        let words = if rank.me() == 1 {
+            "rank 0 has called Executor::prepare_buffers(), and rank 1 Executor::prepare() in its place"
+        } else {
+            "rank 1 has called Executor::prepare(), and rank 0 Executor::prepare_buffers() in its place"
+        };
+        assert!(error.message().contains(words), "{error}");
+        show(LONG).unwrap();
+        rank.barrier();
     });
 }
 
