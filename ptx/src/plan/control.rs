@@ -240,3 +240,38 @@ fn differ(text: &Text<'_>, a: Number, b: Number) -> bool {
     };
     text.rows().all(|row| value(a, row) != value(b, row))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that has given up takes no later step, whoever of it and the step behind writes that.
+    #[test]
+    fn whatever_waits_may_give_up() {
+        let number = Number::Fixed(0);
+        let rows = Rows {
+            me: 0,
+            reached: 1,
+            tables: 0,
+            shared: true,
+            controls: 0,
+            words: 1,
+            exact: false,
+            bounded: false,
+        };
+        let cases = [
+            (Step::Wait(Vec::new()), Act::Wait(&[]), true),
+            (Step::Acquire { at: number }, Act::Semaphore { at: number, acquires: true }, true),
+            (Step::PortWait { channel: number }, Act::PortWait { channel: number }, true),
+            (Step::PutRows { channel: number }, Act::PutRows { channel: number, rows }, true),
+            (Step::Signal(Vec::new()), Act::Signal(&[]), false),
+            (Step::Release { at: number }, Act::Semaphore { at: number, acquires: false }, false),
+        ];
+        for (step, act, gives_up) in cases {
+            assert!(is_control(&step), "{step:?}");
+            assert_eq!(act.may_give_up(), gives_up, "{step:?}");
+            assert_eq!(after(&step, Since::default()).gave_up, gives_up, "{step:?}");
+            assert!(after(&step, Since { gave_up: true, lanes: false }).gave_up, "{step:?}");
+        }
+    }
+}

@@ -284,3 +284,27 @@ fn copies_take_a_node_each_and_the_time_of_the_link() {
     let own = predicted(&[("local_gbps", 100.0)], 100_000_000);
     assert!((own - 2000.0).abs() < 1.0, "{own}");
 }
+
+/// A kernel ends once the last of its stores has arrived, whichever block has done it.
+#[test]
+fn a_call_ends_with_its_last_store() {
+    let plan = program("all-reduce", "one-shot", 2);
+    let once = predict(&plan, &machine(&[("release_us", 1.0)]), K).unwrap();
+    let mut more = plan.clone();
+    for rank in &mut more.ranks {
+        let mut late = rank.blocks[0].clone();
+        rank.semaphores.push(0);
+        // This block has nothing to store before the other one has waited for a packet.
+        let waits = Operation { op: Op::Acquire { semaphore: 0 }, origin: 0 };
+        let tells = Operation { op: Op::Release { semaphore: 0 }, origin: 0 };
+        rank.blocks[0].ops.push(tells);
+        late.ops.retain(|operation| matches!(&operation.op, Op::Move(moved) if moved.targets.iter().any(|target| target.form == Form::Packets)));
+        late.ops.splice(0..0, [waits, Operation { op: Op::Sync, origin: 0 }]);
+        rank.blocks.push(late);
+    }
+    let numbers = [("release_us", 1.0), ("semaphore_us", 5.0)];
+    let forth = predict(&more, &machine(&numbers), K).unwrap();
+    more.ranks.iter_mut().for_each(|rank| rank.blocks.swap(0, 1));
+    let back = predict(&more, &machine(&numbers), K).unwrap();
+    assert!((forth - once - 6.0).abs() < 1e-6 && (back - once - 6.0).abs() < 1e-6, "{once} {forth} {back}");
+}

@@ -1,6 +1,6 @@
 //! Plans that lower to kernels with rows, and those that cannot.
 
-use super::super::super::ir::{Barrier, ChannelKind, Op};
+use super::super::super::ir::{Barrier, ChannelKind, Op, Reduction};
 use super::super::super::program::{CollectiveProgram, Pattern, SyncType};
 use super::super::{Averages, Ways};
 use super::*;
@@ -175,4 +175,55 @@ fn other_beginnings_and_moves_are_refused() {
     );
     refused(&moved(|moved| moved.targets[0].place = Place::Local(Buffer::Scratch)), "a move into scratch");
     refused(&moved(|moved| moved.targets[0].form = Form::Packets), "packets, an operand at a switch");
+}
+
+/// A row stands for what one rank sends or has room for: of a reduce-scatter, the one part of an output is that of the rank itself.
+#[test]
+fn chunks_have_the_rows_that_speak_of_them() {
+    let plan = all_to_all(1);
+    assert_eq!(row(&plan, 1, Buffer::Input, 2), 5);
+    assert_eq!(row(&plan, 1, Buffer::Output, 2), 5);
+    let sums = reduce_scatter();
+    assert_eq!(row(&sums, 1, Buffer::Input, 2), 5);
+    assert_eq!([0, 1, 2].map(|rank| row(&sums, rank, Buffer::Output, 0)), [0, 4, 8]);
+}
+
+/// Each of three ranks of one host reduces its part of all inputs.
+fn reduce_scatter() -> Plan {
+    let program = CollectiveProgram::new("sums by rows", Pattern::reduce_scatter(3, 1));
+    let program = program.variable_chunks(true).double_scratch(true);
+    for rank in program.ranks() {
+        let me = rank.index();
+        let channels: Vec<_> = rank.peers().map(|peer| rank.memory_channel(peer)).collect();
+        channels.iter().for_each(|channel| channel.relaxed_signal(0, SyncType::None));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
+        let all = program.ranks().map(|other| (other.input().chunk(me), Form::Plain));
+        rank.reduce_in_order(rank.output().chunk(0), all, Reduction::Sum, 0);
+        channels.iter().for_each(|channel| channel.signal(0, SyncType::Before));
+        channels.iter().for_each(|channel| channel.wait(0, SyncType::After));
+    }
+    program.compile().unwrap()
+}
+
+/// The kernel divides by the number of ranks.
+#[test]
+fn an_average_takes_the_parts_of_all_ranks() {
+    let plan = reduce_scatter();
+    let sums = plan.ranks[1].blocks[0].ops.iter().find_map(|operation| match &operation.op {
+        Op::Move(moved) => Some(moved),
+        _ => None,
+    });
+    let all = sums.expect("it reduces");
+    assert_eq!(all.sources.len(), 3);
+    let at = Position::first(&plan, 1, |op| matches!(op, Op::Move(_))).expect("it reduces");
+    let lowered = |of: &Move, reduction| moved(&plan, 1, of, Some(reduction), at, &mut Addresses::default());
+    let mut fewer = all.clone();
+    fewer.sources.pop();
+    for reduction in [ptx::Reduction::Avg, ptx::Reduction::Sum] {
+        let target = lowered(all, reduction).unwrap().targets[0];
+        assert_eq!(target.first, Fixed(4), "the row of rank 1 about itself");
+    }
+    lowered(&fewer, ptx::Reduction::Sum).unwrap();
+    let error = lowered(&fewer, ptx::Reduction::Avg).unwrap_err();
+    assert!(error.message().contains("an average of fewer than all ranks"), "{error}");
 }
