@@ -12,7 +12,7 @@ use aqueduct::gpu::{CaptureMode, DeviceSlice, GpuBuffer, GraphExec, Stream};
 use aqueduct::plan::{Element, Kind};
 
 use crate::data::{assert_same, bytes};
-use crate::group::{Rank, groups_of_ranks, soon};
+use crate::group::{Machine, Rank, config, groups_of_ranks, soon, threads_with};
 use tables::{Draw, ROOM, Tables};
 
 const CANARY: u8 = 0xA5;
@@ -208,6 +208,13 @@ fn every_call(bench: &mut Bench<'_>, ranks: usize) {
     });
     bench.replays();
     bench.mixed();
+}
+
+/// One block does everything, and needs no sync between the meeting of the ranks and the copy of what stays here.
+#[test]
+fn on_one_multiprocessor() {
+    let (name, environment) = ("variable::on_one_multiprocessor", [("AQUEDUCT_SOFT_SMS", "1")]);
+    threads_with(Machine::Software, 3, name, &config(), &environment, |rank| run(&rank));
 }
 
 groups_of_ranks! {

@@ -10,8 +10,8 @@ use super::super::operands::{Address, Addresses};
 use super::super::refusal::refused;
 use crate::error::{Error, Result};
 
-/// Lets the meetings with which blocks begin carry rows. Where every block has tables of its own, each signals every other rank, waits for each,
-/// and syncs. Where all share the first block's, that one does so, by signals or ports, and then all blocks meet in one barrier, if there
+/// Lets the meetings with which blocks begin carry rows. Where every block has tables of its own, each signals every other rank and waits for
+/// each. Where all share the first block's, that one does so, by signals or ports, and then all blocks meet in one barrier, if there
 /// are several.
 ///
 /// # Errors
@@ -41,8 +41,7 @@ fn wrong_beginning(shared: bool) -> Error {
         "where chunks have sizes of their own and there are port channels, the first block begins with a signal to every other rank and a wait \
          for every other rank, and then all blocks meet in one barrier"
     } else {
-        "where chunks have sizes of their own, each block begins with a signal to every other rank, a wait for every other rank, and a \
-         sync"
+        "where chunks have sizes of their own, each block begins with a signal to every other rank and a wait for every other rank"
     })
 }
 
@@ -71,7 +70,7 @@ impl Opening<'_> {
             false => vec![ptx::Step::FindRows],
         };
         let (mut told, mut heard) = (Vec::new(), Vec::new());
-        let mut rest = steps.into_iter();
+        let mut rest = steps.into_iter().peekable();
         let mut barrier = None;
         let mut met = self.others.is_empty();
         while !met {
@@ -95,7 +94,7 @@ impl Opening<'_> {
                     heard.extend(self.peer(channel));
                     (ptx::Step::PortWait { channel }, false)
                 }
-                ptx::Step::Sync => (ptx::Step::Sync, !self.shared),
+                ptx::Step::Sync => (ptx::Step::Sync, false),
                 ptx::Step::Barrier { state, blocks } if meets_blocks && done(&told, &heard) => {
                     barrier = Some(fixed(state)?);
                     let all = fixed(blocks)? as usize == self.blocks;
@@ -103,11 +102,12 @@ impl Opening<'_> {
                 }
                 _ => return None,
             };
-            met = done(&told, &heard) && (ends || self.shared && !meets_blocks);
+            met = done(&told, &heard) && (ends || !meets_blocks);
             opened.push(carrying);
         }
-        if self.shared && !meets_blocks {
-            // What follows may be one thread's, which needs no sync; the comparison of rows is not.
+        if !meets_blocks && !self.others.is_empty() {
+            // What follows may need no sync, as a copy of what stays here; the comparison of rows does.
+            rest.next_if(|step| *step == ptx::Step::Sync);
             opened.push(ptx::Step::Sync);
         }
         opened.push(ptx::Step::JudgeRows);
