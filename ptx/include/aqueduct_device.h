@@ -385,8 +385,7 @@ typedef struct AqueductPlanRows {
     uint64_t record;
     /* An array of u64 for the elements that came from each rank, or 0. */
     uint64_t received;
-    /* Number of the buffers that this rank passes, of which the low 16 bits are compared: ranks that pass other ones would write out
-     * of each other's bounds. */
+    /* Number of the buffers that this rank passes: ranks that pass different ones would write out of each other's bounds. */
     uint64_t shown;
 } AqueductPlanRows;
 AQUEDUCT_ASSERT(sizeof(AqueductPlanRows) == 96, "AqueductPlanRows");
@@ -412,14 +411,20 @@ typedef struct AqueductPlanRow {
     uint64_t send_bytes;
     /* Bytes from the start of the receiver's output. */
     uint64_t receive_offset;
-    /* Bytes that there is room for, in the low 48 bits. Above them, the number of the buffers that the rank passes. */
+    /* Bytes that there is room for. */
     uint64_t room;
+    /* Number of the buffers that the rank passes. */
+    uint64_t shown;
+    /* Nothing: rows begin at multiples of 16 bytes. */
+    uint64_t _pad;
 } AqueductPlanRow;
-AQUEDUCT_ASSERT(sizeof(AqueductPlanRow) == 32, "AqueductPlanRow");
+AQUEDUCT_ASSERT(sizeof(AqueductPlanRow) == 48, "AqueductPlanRow");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, send_offset) == 0, "AqueductPlanRow.send_offset");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, send_bytes) == 8, "AqueductPlanRow.send_bytes");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, receive_offset) == 16, "AqueductPlanRow.receive_offset");
 AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, room) == 24, "AqueductPlanRow.room");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, shown) == 32, "AqueductPlanRow.shown");
+AQUEDUCT_ASSERT(offsetof(AqueductPlanRow, _pad) == 40, "AqueductPlanRow._pad");
 
 /* The last call of which some row did not fit (pinned host memory): nothing was moved. Read it when the kernel is done. */
 typedef struct AqueductOverflowRecord {

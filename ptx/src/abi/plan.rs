@@ -77,8 +77,7 @@ device_struct! {
         pub record: u64 => "RECORD" at 72,
         /// An array of u64 for the elements that came from each rank, or 0.
         pub received: u64 => "RECEIVED" at 80,
-        /// Number of the buffers that this rank passes, of which the low 16 bits are compared: ranks that pass other ones would write out
-        /// of each other's bounds.
+        /// Number of the buffers that this rank passes: ranks that pass different ones would write out of each other's bounds.
         pub shown: u64 => "SHOWN" at 88,
     }
 }
@@ -86,15 +85,19 @@ device_struct! {
 device_struct! {
     /// A row of a table that ranks show each other: what one rank sends another one, and the room that it has for what comes from
     /// it.
-    pub struct PlanRow as "PLAN_ROW" size 32 {
+    pub struct PlanRow as "PLAN_ROW" size 48 {
         /// Bytes from the start of the sender's input.
         pub send_offset: u64 => "SEND_OFFSET" at 0,
         /// Bytes sent; 2^64 - 1 if the row is none that the rank can keep to.
         pub send_bytes: u64 => "SEND_BYTES" at 8,
         /// Bytes from the start of the receiver's output.
         pub receive_offset: u64 => "RECEIVE_OFFSET" at 16,
-        /// Bytes that there is room for, in the low 48 bits. Above them, the number of the buffers that the rank passes.
+        /// Bytes that there is room for.
         pub room: u64 => "ROOM" at 24,
+        /// Number of the buffers that the rank passes.
+        pub shown: u64 => "SHOWN" at 32,
+        /// Nothing: rows begin at multiples of 16 bytes.
+        pub _pad: u64 => "PAD" at 40,
     }
 }
 
