@@ -81,6 +81,35 @@ fn a_call_that_one_rank_leaves_out_is_named() {
     });
 }
 
+/// Otherwise peers would write what is meant for one executor's buffers to those of the other one.
+#[test]
+fn ranks_that_show_buffers_for_different_executors_hear_it() {
+    let test = "plans::failures::ranks_that_show_buffers_for_different_executors_hear_it";
+    threads(Machine::Software, 3, test, |rank| {
+        let prepare = || Executor::prepare(&rank.comm, &programs::zero_copy(3), config(), soon()).unwrap();
+        let mut executors = [prepare(), prepare()];
+        if rank.me() == 2 {
+            executors.swap(0, 1);
+        }
+        let buffer = rank.buffer(64);
+        for executor in &executors {
+            let error = executor.prepare_buffers(&buffer, &buffer, LONG).map(drop).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.op()),
+                (ErrorKind::InvalidUsage, "Executor::prepare_buffers"),
+                "{error}"
+            );
+            assert_eq!(error.peer(), Some(if rank.me() == 2 { 0 } else { 2 }), "{error}");
+            assert!(error.message().contains("for another executor or collective than this rank"), "{error}");
+        }
+        if rank.me() == 2 {
+            executors.swap(0, 1);
+        }
+        executors.iter().for_each(|executor| drop(executor.prepare_buffers(&buffer, &buffer, LONG).unwrap()));
+        rank.barrier();
+    });
+}
+
 /// A wrong plan is refused with the place of the mistake, unless checks are turned off, and what kernels cannot do always.
 #[test]
 fn wrong_plans_are_refused() {

@@ -45,8 +45,8 @@ enum Said {
         turns: Facts,
         offers: Vec<Offer>,
     },
-    /// With a later step.
-    Done,
+    /// With a later step, for the executor of this number.
+    Done(u64),
     Failed(String),
 }
 
@@ -128,7 +128,18 @@ pub(crate) fn all_done<T>(
     mine: Result<T>,
     deadline: Deadline,
 ) -> Result<T> {
-    let said = mine.as_ref().map_or_else(Said::failed, |_| Said::Done);
+    all_done_for(comm, op, 0, mine, deadline)
+}
+
+/// The same for a step of one executor, whose number all ranks must give.
+pub(super) fn all_done_for<T>(
+    comm: &Communicator,
+    op: &'static str,
+    executor: u64,
+    mine: Result<T>,
+    deadline: Deadline,
+) -> Result<T> {
+    let said = mine.as_ref().map_or_else(Said::failed, |_| Said::Done(executor));
     let (mine, all) = meet(comm, op, &said, mine, deadline)?;
     (0..).zip(&all).try_for_each(|(rank, theirs)| compare(op, rank, &said, theirs).map(drop))?;
     Ok(mine)
@@ -142,11 +153,11 @@ pub(super) fn all_can<T>(
     mine: Result<T>,
     deadline: Deadline,
 ) -> Result<Option<T>> {
-    let said = mine.as_ref().map_or_else(Said::failed, |_| Said::Done);
+    let said = mine.as_ref().map_or_else(Said::failed, |_| Said::Done(0));
     let (_, all) = meet(comm, op, &said, Ok(()), deadline)?;
     for (rank, theirs) in (0..).zip(&all) {
         match theirs {
-            Said::Done => {}
+            Said::Done(_) => {}
             Said::Failed(why) => {
                 log::warn!("switches go without multicast, which rank {rank} cannot have: {why}");
                 return Ok(None);
@@ -189,8 +200,15 @@ fn compare(op: &'static str, rank: u32, mine: &Said, theirs: &Said) -> Result<()
             let message = format!("rank {rank} cannot run the plan: {why}");
             Err(Error::new(ErrorKind::Remote, op, message).with_origin(rank))
         }
-        (Said::Done, Said::Done) | (Said::Failed(_), _) => Ok(()),
-        (Said::Done, Said::Ready { .. }) | (Said::Ready { .. }, Said::Done) => {
+        (Said::Failed(_), _) => Ok(()),
+        (Said::Done(mine), Said::Done(theirs)) if mine == theirs => Ok(()),
+        (Said::Done(_), Said::Done(_)) => {
+            let message = format!(
+                "rank {rank} calls it for another executor or collective than this rank; make the same calls in the same order on all ranks"
+            );
+            Err(Error::usage(op, message).with_peer(rank))
+        }
+        (Said::Done(_), Said::Ready { .. }) | (Said::Ready { .. }, Said::Done(_)) => {
             Err(called_something_else(op, rank))
         }
         (Said::Ready { offers: mine, .. }, Said::Ready { offers: theirs, .. }) => {
@@ -236,8 +254,8 @@ impl Said {
                     w.raw(digest).u64(*max_bytes).u64(*multicast);
                 }
             }
-            Self::Done => {
-                w.u8(2);
+            Self::Done(executor) => {
+                w.u8(2).u64(*executor);
             }
             Self::Failed(why) => {
                 w.u8(0).str(why);
@@ -265,7 +283,7 @@ impl Said {
                 let offers = (0..count).map(offer).collect::<WireResult<_>>()?;
                 Self::Ready { scratch_bytes, taken_bytes, links, turns, offers }
             }
-            2 => Self::Done,
+            2 => Self::Done(r.u64()?),
             _ => return Err(WireError::Invalid { what: "word of a rank" }),
         };
         r.finish()?;
@@ -316,7 +334,7 @@ mod tests {
             ready(vec![offer([7; 32], 3), offer([8; 32], u64::MAX)]),
             ready(Vec::new()),
             Said::Failed("no memory".to_owned()),
-            Said::Done,
+            Said::Done(3),
         ] {
             let bytes = said.encode();
             assert_eq!(Said::decode(&bytes).unwrap(), said);
@@ -340,7 +358,10 @@ mod tests {
         assert!(says(&plans([2; 32], 3)).contains("another plan"));
         assert!(says(&plans([1; 32], 4)).contains("largest message"));
         assert!(says(&ready(vec![offer([0; 32], 1)])).contains("another number of plans"));
-        assert!(says(&Said::Done).contains("called something else"));
+        assert!(says(&Said::Done(0)).contains("called something else"));
+        compare(OP, 1, &Said::Done(5), &Said::Done(5)).unwrap();
+        let other = compare(OP, 1, &Said::Done(5), &Said::Done(6)).unwrap_err();
+        assert!(other.message().contains("rank 1 calls it for another executor"), "{other}");
         let failed = compare(OP, 1, &mine, &Said::Failed("no memory".to_owned())).unwrap_err();
         assert!(failed.to_string().contains("no memory") && failed.origin() == Some(1), "{failed}");
     }

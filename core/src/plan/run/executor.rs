@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aqueduct_ptx::abi::PlanArgs;
 use aqueduct_ptx::plan::Element;
 
-use super::agreement::all_done;
+use super::agreement::{all_done, all_done_for};
 use super::buffers::{PendingBuffers, PlanBuffers, Shown, Window};
 use super::call::Call;
 use super::cost::Span;
@@ -113,7 +113,8 @@ impl Executor {
         let begun = buffers.and_then(|[input, output]| {
             PendingBuffers::begin(comm, &inner.plan, [&input, &output], tags, inner.transports)
         });
-        let pending = all_done(comm, OP, begun, deadline).inspect_err(|_| comm.withdraw(&tags))?;
+        let pending =
+            all_done_for(comm, OP, inner.agreed, begun, deadline).inspect_err(|_| comm.withdraw(&tags))?;
         let set_up = comm.setup(deadline).map_err(|error| error.called(SETUP, OP));
         let made = set_up.and_then(|()| {
             let mut shown = pending.finish(inner.number)?;

@@ -346,6 +346,7 @@ impl Draft<'_> {
         let mut inner = Prepared {
             comm: comm.clone(),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
+            agreed: self.tag,
             plan: plan.clone(),
             reduction: plan.reductions().next(),
             chunks,

@@ -31,6 +31,8 @@ pub(super) struct Prepared {
     pub(super) comm: Communicator,
     /// Of this process alone.
     pub(super) number: u64,
+    /// The same on all ranks, and different for each executor of the communicator.
+    pub(super) agreed: u64,
     pub(super) plan: Plan,
     /// The plan's own.
     pub(super) reduction: Option<Reduction>,
