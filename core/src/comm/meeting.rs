@@ -1,11 +1,13 @@
 //! A meeting of all ranks in which each says some bytes and hears those of all.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 use crate::bootstrap::Bootstrap;
 use crate::comm::communicator::Communicator;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::control::Needs;
+use crate::group::control::{Needs, ahead};
 use crate::group::subset::{Step, Subset};
 use crate::wire::{Reader, WireError, WireResult, Writer};
 
@@ -13,6 +15,8 @@ use crate::wire::{Reader, WireError, WireResult, Writer};
 const MOST: usize = 1 << 20;
 /// The longest name of a call, in bytes.
 const MOST_OP: usize = 256;
+/// How long the answer of a rank 0 whose deadline has passed may be on its way.
+const LATE: Duration = Duration::from_millis(100);
 
 impl Communicator {
     /// The bytes that every rank gives, in rank order. Collective, like [`split`](Self::split), and in one order with it. `op` is told the others
@@ -45,6 +49,8 @@ enum Heard {
     Other { rank: u32, op: String },
     /// Nothing of this rank.
     Nothing { rank: u32 },
+    /// This rank has gone on to a later call.
+    Ahead { rank: u32 },
 }
 
 /// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call `op`.
@@ -57,7 +63,13 @@ pub(super) fn gather(
     const TAG: u64 = 0;
     if all.rank() > 0 {
         all.send(0, TAG, &encode(op, mine), deadline)?;
-        let answer = all.recv(0, TAG, deadline)?;
+        let answer = match all.recv(0, TAG, deadline) {
+            // Rank 0 may have the same deadline, and knows which rank is missing.
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                all.recv(0, TAG, Deadline::after(LATE)).map_err(|_| error)
+            }
+            answer => answer,
+        }?;
         let (first, heard) =
             decode_answer(&answer, all.size()).map_err(|error| called_something_else(op, 0, error))?;
         return match heard {
@@ -68,6 +80,7 @@ pub(super) fn gather(
             Heard::Other { rank, op: other } => Err(differs(op, (rank, &other), (0, &first))),
             Heard::Nothing { rank } if rank == all.rank() || first != op => Err(late(op, &first)),
             Heard::Nothing { rank } => Err(given_up(op, rank)),
+            Heard::Ahead { rank } => Err(ahead(op, rank)),
         };
     }
     let others = (1..all.size()).map(|rank| {
@@ -81,6 +94,7 @@ pub(super) fn gather(
             Some((rank, (op, _))) => Heard::Other { rank, op: op.clone() },
             None => Heard::All(said.iter().map(|(_, bytes)| bytes.clone()).collect()),
         },
+        Err((rank, error)) if error.kind() == ErrorKind::InvalidUsage => Heard::Ahead { rank: *rank },
         Err((rank, _)) => Heard::Nothing { rank: *rank },
     };
     let answer = encode_answer(op, &heard);
@@ -90,12 +104,8 @@ pub(super) fn gather(
     match (heard, said) {
         (Heard::All(said), _) => answered.map(|()| said),
         (Heard::Other { rank, op: other }, _) => Err(differs(op, (rank, &other), (0, op))),
-        (Heard::Nothing { .. }, Err((rank, error))) if error.kind() == ErrorKind::Timeout => {
-            Err(absent(op, rank))
-        }
-        (Heard::Nothing { rank }, said) => {
-            Err(said.err().map_or_else(|| absent(op, rank), |(_, error)| error))
-        }
+        (_, Err((_, error))) if error.kind() != ErrorKind::Timeout => Err(error),
+        (Heard::Nothing { rank } | Heard::Ahead { rank }, _) => Err(absent(op, rank)),
     }
 }
 
@@ -109,7 +119,8 @@ fn differs(op: &'static str, (rank, theirs): (u32, &str), (other, its): (u32, &s
 }
 
 fn absent(op: &'static str, rank: u32) -> Error {
-    Error::timeout(op, format!("rank {rank} did not call {op}() before the deadline")).with_peer(rank)
+    let message = format!("rank {rank} did not call {op}() before the deadline, or gave it up");
+    Error::timeout(op, message).with_peer(rank)
 }
 
 /// The error of a rank that came to a meeting in time, perhaps in vain: another one had not come when rank 0 gave up.
@@ -158,6 +169,7 @@ fn encode_answer(op: &str, heard: &Heard) -> Vec<u8> {
         }
         Heard::Other { rank, op } => _ = w.u8(1).u32(*rank).str(op),
         Heard::Nothing { rank } => _ = w.u8(2).u32(*rank),
+        Heard::Ahead { rank } => _ = w.u8(3).u32(*rank),
     }
     w.finish()
 }
@@ -176,6 +188,7 @@ fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<(String, Heard)> {
         }
         1 => Heard::Other { rank: r.u32()?, op: r.text(MOST_OP)? },
         2 => Heard::Nothing { rank: r.u32()? },
+        3 => Heard::Ahead { rank: r.u32()? },
         _ => return Err(WireError::Invalid { what: "answer" }),
     };
     r.finish()?;
@@ -184,8 +197,6 @@ fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<(String, Heard)> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::sync::{Mutex, lock};
 
@@ -315,6 +326,7 @@ mod tests {
             );
         }
         let usage = ErrorKind::InvalidUsage;
+        says("split", Heard::Ahead { rank: 3 }, usage, 3, "rank 3 has gone on to a later call");
         says("split", other(1), usage, 1, "rank 1 has called x(), and rank 0 split() in its place");
         says("merge", other(2), usage, 0, "rank 0 has called merge(), and rank 2 x() in its place");
     }

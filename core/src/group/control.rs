@@ -32,6 +32,6 @@ pub(crate) use agree::Outcome;
 #[cfg(feature = "fuzzing")]
 pub(crate) use mail::fuzzing;
 pub(crate) use mail::{Address, Needs};
-pub(crate) use meeting::Attendance;
+pub(crate) use meeting::{Attendance, ahead};
 pub(crate) use service::Service;
 pub(crate) use shared::{Control, Member};

@@ -81,6 +81,47 @@ fn a_call_that_one_rank_leaves_out_is_named() {
     });
 }
 
+/// The other ranks learn it where that call's place is, or once the rank has gone on, and the ranks can meet again.
+#[test]
+fn a_call_that_one_rank_makes_too_often_is_named() {
+    let test = "plans::failures::a_call_that_one_rank_makes_too_often_is_named";
+    threads(Machine::Software, 3, test, |rank| {
+        let executor = Executor::prepare(&rank.comm, &programs::zero_copy(3), config(), soon()).unwrap();
+        let buffer = rank.buffer(64);
+        let show = |wait: Duration| executor.prepare_buffers(&buffer, &buffer, wait).map(drop);
+        let prepare =
+            |wait: Duration| Executor::prepare(&rank.comm, &programs::packets(3), config(), wait).map(drop);
+        let odd = rank.me() == 2;
+        // Another call stands in the place of the one too many.
+        if odd {
+            let error = show(Duration::from_millis(50)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        }
+        rank.barrier();
+        if !odd {
+            let error = prepare(LONG).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::InvalidUsage, Some(2)), "{error}");
+            let words =
+                "rank 2 has called Executor::prepare_buffers(), and rank 0 Executor::prepare() in its place";
+            assert!(error.message().contains(words), "{error}");
+        }
+        prepare(LONG).unwrap();
+        rank.barrier();
+        // The same call stands there: rank 2 has given it up, and is in the next one.
+        if odd {
+            prepare(Duration::from_millis(50)).unwrap_err();
+        }
+        rank.barrier();
+        if !odd {
+            let error = prepare(LONG).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error}");
+            assert!(error.message().contains("has gone on to a later call"), "{error}");
+        }
+        prepare(LONG).unwrap();
+        rank.barrier();
+    });
+}
+
 /// Otherwise peers would write what is meant for one executor's buffers to those of the other one.
 #[test]
 fn ranks_that_show_buffers_for_different_executors_hear_it() {

@@ -137,6 +137,17 @@ impl Mail {
         Some(message)
     }
 
+    /// Whether `from.peer` has written in a later call, so that nothing of it comes any more in this one.
+    pub(super) fn is_ahead(&self, from: Address) -> bool {
+        let call = |meeting: Meeting| meeting.number / MEETINGS;
+        let is_later = |other: &Address| {
+            other.peer == from.peer
+                && other.meeting.counter == Counter::Calls
+                && call(other.meeting) > call(from.meeting)
+        };
+        from.meeting.counter == Counter::Calls && self.whole.keys().chain(self.parts.keys()).any(is_later)
+    }
+
     /// The bytes of each peer that wait here, envelopes included.
     fn count(&self) -> HashMap<u32, usize> {
         let mut unread = HashMap::new();
@@ -189,6 +200,27 @@ mod tests {
 
     const FIRST: Meeting = Meeting { counter: Counter::Calls, number: 1 };
     const SECOND: Meeting = Meeting { number: 2, ..FIRST };
+
+    /// Meetings of one call come in any order, and generations are numbered apart.
+    #[test]
+    fn a_peer_that_writes_in_a_later_call_is_ahead() {
+        let mut mail = Mail::default();
+        mail.begin_call(0);
+        let here = mail.begin_next(Counter::Calls);
+        let from = Address { peer: 3, meeting: here, group: 7, tag: 1 };
+        let mut comes = |peer, counter, number, last| {
+            let meeting = Meeting { counter, number };
+            let part = Part { meeting, group: 8, tag: 1, last, bytes: b"x" };
+            mail.deliver(peer, &part.encode()).unwrap();
+            mail.is_ahead(from)
+        };
+        assert!(!comes(3, Counter::Calls, here.number + 1, true));
+        assert!(!comes(2, Counter::Calls, here.number + MEETINGS, true));
+        assert!(!comes(3, Counter::Generations, here.number + MEETINGS, true));
+        assert!(comes(3, Counter::Calls, here.number + MEETINGS, false));
+        let generation = Meeting { counter: Counter::Generations, number: 1 };
+        assert!(!mail.is_ahead(Address { meeting: generation, ..from }));
+    }
 
     #[test]
     fn long_messages_come_whole_and_groups_do_not_mix() {

@@ -62,19 +62,20 @@ impl Control {
         }
     }
 
-    /// The next message from `from.peer`. An error once the group cannot be made any more.
+    /// The next message from `from.peer`. An error once the group cannot be made any more; `InvalidUsage` once the peer is in a later call.
     pub(crate) fn recv_mail(&self, from: Address, needs: &Needs, deadline: Deadline) -> Result<Vec<u8>> {
         let mut outcome = None;
         self.wait_until(deadline, |state| {
             let broken = |state: &State| self.check_needs_in(state, needs).err().map(Err);
-            outcome = state.mail.take(from).map(Ok).or_else(|| broken(state));
+            let ahead = |state: &State| state.mail.is_ahead(from).then(|| Err(ahead(needs.op, from.peer)));
+            outcome = state.mail.take(from).map(Ok).or_else(|| broken(state)).or_else(|| ahead(state));
             outcome.is_some()
         });
         match outcome {
             Some(outcome) => outcome,
             None => {
                 let message = format!(
-                    "nothing came from rank {} before the deadline: it did not call {}(), or waits for a rank that did not",
+                    "nothing came from rank {} before the deadline: it did not call {}(), has given it up, or waits for a rank that did not",
                     from.peer, needs.op
                 );
                 Err(Error::timeout(needs.op, message).with_peer(from.peer))
@@ -103,6 +104,16 @@ impl Control {
         self.wake(&mut state);
         Ok(())
     }
+}
+
+/// The error of a rank that waits in a call for one that is in a later call.
+#[cold]
+pub(crate) fn ahead(op: &'static str, peer: u32) -> Error {
+    let message = format!(
+        "rank {peer} has gone on to a later call: it has given up this call of {op}(), or has made a call that this rank has left out; make as \
+         many calls on every rank, those that end in a timeout included"
+    );
+    Error::usage(op, message).with_peer(peer)
 }
 
 #[cfg(test)]
