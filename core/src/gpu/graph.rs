@@ -100,7 +100,8 @@ impl GraphExec {
     ///
     /// Nothing is decided by the host, which asks no communicator either: a graph that is launched after
     /// [`close`](crate::comm::Communicator::close) runs all the same, with peers that may be gone. Its kernels that wait leave
-    /// two seconds after the close at the latest; from then on waits for the stream return an error.
+    /// two seconds after the close at the latest, and those that a proxy serves at once; a wait for the stream then returns an error. From two
+    /// seconds after the close on, every wait does.
     ///
     /// # Errors
     /// A driver error.

@@ -95,7 +95,7 @@ impl ExecutorConfig {
     /// room on the device beside those of all other executors of this context, and `prepare` returns an error where there is none, also for
     /// later executors. Without it, executors may have more blocks together than the device runs at once; then the calls of all
     /// executors of the communicator take turns, in an order on which the ranks agree, whatever the order in which each of them calls.
-    /// `prepare` begins that, and needs to come between the same calls on all ranks.
+    /// `prepare` begins that, and needs to come between the same calls on all ranks. With [`in_call_order`](Self::in_call_order) as well, this counts.
     #[must_use]
     pub fn in_any_order(mut self) -> Self {
         self.any_order = true;

@@ -87,8 +87,8 @@ impl Executor {
     /// place them alike. Collective.
     ///
     /// # Errors
-    /// `InvalidUsage` for a buffer of another device; `Remote` if another rank fails, with its reason; `Timeout`; a driver error.
-    /// Every rank gets an error if one does.
+    /// `InvalidUsage` for a buffer of another device, or if ranks show buffers for different executors; `Remote` if another rank fails, with
+    /// its reason; `Timeout`; a driver error. Every rank gets an error if one does, but for a `Timeout`, as in [`prepare`](Self::prepare).
     pub fn prepare_buffers(
         &self,
         input: &Arc<GpuBuffer>,

@@ -19,7 +19,8 @@ impl Executor {
     /// # Errors
     /// `Plan` for a plan that is wrong, or that kernels cannot run; `InvalidUsage` for one of another number of ranks, one that
     /// reduces without variants, or if ranks give different plans or settings; `Unsupported` where a peer's memory cannot be
-    /// reached; `Remote` if another rank fails, with its reason; `Timeout`; a driver error. Every rank gets an error if one does.
+    /// reached; `Remote` if another rank fails, with its reason; `Timeout`; a driver error. Every rank gets an error if one does, but for a
+    /// `Timeout`, with which a rank may be alone: then all drop what they have, and each rank makes as many further calls as the others.
     pub fn prepare(
         comm: &Communicator,
         plan: &Plan,
