@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
+pub use crate::comm::meeting::fuzzing::{meeting_answer, meeting_word};
 pub use crate::group::control::fuzzing::mail;
 pub use crate::memory::fuzzing::memory;
 pub use crate::transport::fuzzing::connection;
@@ -117,6 +118,7 @@ pub(crate) fn wire_forms() -> Vec<(&'static str, Vec<u8>)> {
     all.extend(crate::memory::fuzzing::wire_forms());
     all.extend(crate::transport::fuzzing::streams());
     all.extend(crate::group::control::fuzzing::sent());
+    all.extend(crate::comm::meeting::fuzzing::said());
     all.extend(membership::examples().iter().map(|envelope| ("membership", envelope.encode())));
     all
 }

@@ -195,6 +195,32 @@ fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<(String, Heard)> {
     Ok((op, heard))
 }
 
+/// For [`crate::fuzzing`].
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::*;
+
+    /// A rank's word in a meeting of all.
+    pub fn meeting_word(bytes: &[u8]) -> Option<Vec<u8>> {
+        decode(bytes).ok().map(|(op, said)| encode(&op, &said))
+    }
+
+    /// The answer of rank 0 in a meeting of three ranks.
+    pub fn meeting_answer(bytes: &[u8]) -> Option<Vec<u8>> {
+        decode_answer(bytes, 3).ok().map(|(op, heard)| encode_answer(&op, &heard))
+    }
+
+    pub(crate) fn said() -> Vec<(&'static str, Vec<u8>)> {
+        let all = Heard::All(vec![vec![], vec![1, 2], vec![3]]);
+        let other = Heard::Other { rank: 2, op: "Executor::prepare".to_owned() };
+        let answers = [all, other, Heard::Nothing { rank: 1 }, Heard::Ahead { rank: 2 }];
+        let mut said: Vec<_> =
+            answers.iter().map(|heard| ("meeting-answer", encode_answer("split", heard))).collect();
+        said.extend([("meeting-word", encode("split", &[1, 2, 3])), ("meeting-word", encode("", &[]))]);
+        said
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
