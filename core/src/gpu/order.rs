@@ -96,12 +96,25 @@ impl Stream {
         next.wait_behind(event, keep)
     }
 
+    /// Puts `event` behind everything enqueued so far, for an order of launches: it takes along nothing of how the work ends, and is no
+    /// new work of this stream, whose waits go on to return what they have returned.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(super) fn mark_for_order(&self, event: &Event) -> Result<()> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        // SAFETY: both are alive.
+        self.exclusively(|| context.noted(unsafe { event.record_raw(self.handle()) }))
+    }
+
     fn mark(&self, event: &Event) -> Result<()> {
         // SAFETY: both are alive.
         self.enqueue([], || unsafe { event.record_raw(self.handle()) })
     }
 
-    fn wait_behind(&self, event: &Event, keep: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
+    /// Lets later work begin only after the work before `event`, whose failures waits for this stream are not told.
+    pub(super) fn wait_behind(&self, event: &Event, keep: impl IntoIterator<Item = KeepAlive>) -> Result<()> {
         self.enqueue(keep, || {
             self.may_be_captured();
             // SAFETY: both handles are alive; the driver notes the event's state at the call, not the handle.

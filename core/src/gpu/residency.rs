@@ -175,17 +175,18 @@ impl Room {
         for other in turn.others {
             if !other.is_capturing()? {
                 let event = Event::new(&self.context)?;
-                event.record(&other)?;
-                stream.wait_event(&event)?;
+                // An order for room, not for data: how the other stream's work ends is no matter of this one's waits.
+                other.mark_for_order(&event)?;
+                stream.wait_behind(&event, [])?;
             }
         }
         for event in turn.before {
-            stream.wait_event(&event)?;
+            stream.wait_behind(&event, [])?;
         }
         let mut before = None;
         if turn.is_new && company.is_some() {
             let event = Event::new(&self.context)?;
-            event.record(stream)?;
+            stream.mark_for_order(&event)?;
             before = Some((turn.number, Arc::new(event)));
         }
         let mut ledger = lock(&residency.ledger);

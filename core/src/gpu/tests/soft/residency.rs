@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 use cuda_driver_sys::CUresult;
 
 use super::{Calls, Gate, SOON, STALL, driver};
+use crate::error::{Error, Result};
 use crate::gpu::{Context, Device, Hooks, PinnedBuffer, Stream};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::outcome::Outcome;
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// Streams of the library's own and of somebody else's, alive and dropped, while their work goes on.
 #[test]
@@ -242,4 +244,58 @@ fn launches_of_a_company_stand_behind_those_of_others_only() {
     second.synchronize(SOON).unwrap();
     first.synchronize(SOON).unwrap();
     context.settle();
+}
+
+/// Work that has failed, of which one wait is told.
+#[derive(Debug, Default)]
+struct Once(AtomicBool);
+
+impl Outcome for Once {
+    fn outcome(&self, op: &'static str) -> Result<()> {
+        if self.0.swap(true, Ordering::Relaxed) { Ok(()) } else { Err(Error::usage(op, "given up")) }
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// They follow each other for room: what failed on one stream is told to those who wait for that one.
+#[test]
+fn a_launch_that_stands_behind_others_takes_along_none_of_their_failures() {
+    let context = Context::new(&Device::new(&driver(), 6).unwrap()).unwrap();
+    let room = context.reserve("test", (11, 10), false, None).unwrap();
+    let [first, second, third] = [(); 3].map(|()| Stream::new(&context).unwrap());
+    room.take_turn(&first, None).unwrap();
+    let once: Arc<dyn Outcome> = Arc::new(Once::default());
+    first.depend_on(&once);
+    room.take_turn(&second, None).unwrap();
+    second.synchronize(SOON).unwrap();
+    // Also by what a stream had before it came to a company.
+    let company = Some(context.new_series());
+    room.take_turn(&first, company).unwrap();
+    room.take_turn(&third, company).unwrap();
+    third.synchronize(SOON).unwrap();
+    first.synchronize(SOON).unwrap_err();
+}
+
+/// Whoever waits for a failed stream again is told again, though others have stood behind it meanwhile.
+#[test]
+fn standing_behind_a_stream_is_no_new_work_of_it() {
+    let context = Context::new(&Device::new(&driver(), 6).unwrap()).unwrap();
+    let room = context.reserve("test", (11, 10), false, None).unwrap();
+    let [first, second] = [(); 2].map(|()| Stream::new(&context).unwrap());
+    room.take_turn(&first, None).unwrap();
+    #[derive(Debug)]
+    struct Fails;
+    impl Outcome for Fails {
+        fn outcome(&self, op: &'static str) -> Result<()> {
+            Err(Error::usage(op, "given up"))
+        }
+    }
+    first.depend_on(&(Arc::new(Fails) as Arc<dyn Outcome>));
+    first.synchronize(SOON).unwrap_err();
+    room.take_turn(&second, None).unwrap();
+    second.synchronize(SOON).unwrap();
+    first.synchronize(SOON).unwrap_err();
 }
