@@ -2,7 +2,7 @@
 
 use super::config::ExecutorConfig;
 use super::ir::Plan;
-use super::turns::{self, Facts};
+use super::turns::{self, Calls, Facts};
 use crate::comm::Communicator;
 use crate::deadline::Deadline;
 use crate::digest;
@@ -244,9 +244,12 @@ impl Said {
         match self {
             Self::Ready { scratch_bytes, taken_bytes, links, turns, offers } => {
                 w.u8(1).u64(*scratch_bytes).u64(*taken_bytes).u64(*links).u64(offers.len() as u64);
-                let Facts { history, calls, taken, crowded, able, numbers } = turns;
-                w.u64(*history).u64(*calls);
-                w.u8(u8::from(*taken)).u8(u8::from(*crowded)).u8(u8::from(*able)).count(numbers.len());
+                let Facts { history, calls, taken, broken, crowded, able, numbers } = turns;
+                w.u64(*history).u64(calls.bits());
+                for flag in [taken, broken, crowded, able] {
+                    w.u8(u8::from(*flag));
+                }
+                w.count(numbers.len());
                 numbers.iter().for_each(|bits| {
                     w.u64(*bits);
                 });
@@ -270,11 +273,11 @@ impl Said {
             0 => Self::Failed(r.text(MOST_TEXT)?),
             1 => {
                 let (scratch_bytes, taken_bytes, links, count) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-                let (history, calls) = (r.u64()?, r.u64()?);
-                let (taken, crowded, able) = (r.bool()?, r.bool()?, r.bool()?);
+                let (history, calls) = (r.u64()?, Calls::from_bits(r.u64()?));
+                let [taken, broken, crowded, able] = [r.bool()?, r.bool()?, r.bool()?, r.bool()?];
                 let numbers = r.count(turns::CALLERS as usize / 64, size_of::<u64>())?;
                 let numbers = (0..numbers).map(|_| r.u64()).collect::<WireResult<_>>()?;
-                let turns = Facts { history, calls, taken, crowded, able, numbers };
+                let turns = Facts { history, calls, taken, broken, crowded, able, numbers };
                 // A false count ends with the bytes that are there.
                 let offer = |_| {
                     let (digest, max_bytes, multicast) = (r.array()?, r.u64()?, r.u64()?);
@@ -323,8 +326,9 @@ mod tests {
 
     #[test]
     fn what_is_said_arrives() {
-        let facts =
-            |numbers| Facts { history: 3, calls: 4, taken: true, crowded: false, able: true, numbers };
+        let calls = Calls::from_bits(4 << 32 | 5);
+        let flags = |numbers| Facts { taken: true, able: true, numbers, ..Facts::default() };
+        let facts = |numbers| Facts { history: 3, calls, ..flags(numbers) };
         let ready = |offers: Vec<Offer>| {
             let turns = facts(vec![1 << 63; offers.len()]);
             Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, turns, offers }

@@ -19,10 +19,10 @@ use super::prepared::Prepared;
 use super::sizes::Chunks;
 use super::touched::touched;
 use super::trace::Trace;
-use super::turns::{Beginning, Facts, Place, Turns};
+use super::turns::{Beginning, Calls, Facts, Place, Turns};
 use crate::comm::{Communicator, ScratchShare, Transport, Transports};
 use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::gpu::{Room, Series};
 use crate::setup::key::SETUP;
 use crate::sync::raw::{AtomicU64, Ordering};
@@ -117,7 +117,7 @@ pub(super) fn prepare_all<'p>(
     let begun: Result<Vec<Begun>> = steps
         .map(|((draft, sized), made)| draft.begin(sized, &made.compiled, &mut linking, deadline))
         .collect();
-    let calls = if shared.turns.same { facts.calls } else { 0 };
+    let calls = if shared.turns.same { facts.calls } else { Calls::default() };
     let begin_turns = || Beginning::new(comm, &turns, calls, turns_tag, deadline);
     let begun = begun.and_then(|begun| Ok((begun, shared.turns.begins.then(begin_turns).transpose()?)));
     // A rank without memory left, say, has asked its peers for nothing: they must not wait for it.
@@ -136,15 +136,9 @@ pub(super) fn prepare_all<'p>(
         };
         finished.map(finish).collect()
     });
+    let failed = made.is_err();
     let made = all_done(comm, PREPARE, made, deadline);
-    if let Some(beginning) = beginning {
-        match &made {
-            Ok(_) => beginning.end(),
-            // Others may have met.
-            Err(error) if error.kind() == ErrorKind::Timeout => beginning.fail(),
-            Err(_) => {}
-        }
-    }
+    beginning.into_iter().for_each(|beginning| beginning.end(failed, &made));
     let mut made: Vec<Prepared> = made?;
     if !shared.turns.same {
         comm.turns().set(tag, Some(&turns));

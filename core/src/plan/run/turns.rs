@@ -9,39 +9,32 @@
 //! make some of them wait for others.
 //!
 //! All ranks must agree which calls take turns, or one waits for a word that nobody writes. The calls that began before such a preparation do
-//! not, and there must be equally many on all ranks.
+//! not, and they must be the same on all ranks. Calls of executors that never take turns do not count.
 
+mod calls;
 mod line;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, OnceLock, Weak};
 
+pub(super) use self::calls::Calls;
+use self::calls::{Count, Outcome, Refusal};
 use self::line::PendingLine;
 pub(super) use self::line::{CALLERS, Line};
 use crate::comm::Communicator;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{Context, Series};
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Mutex, lock};
 
 const PREPARE: &str = "Executor::prepare";
-
-/// Calls take turns.
-const TAKEN: u64 = 1 << 63;
-/// No call may begin: the ranks are agreeing on the first one that takes turns.
-const CLOSED: u64 = 1 << 62;
-/// No call may begin any more: this rank does not know whether the others take turns.
-const BROKEN: u64 = 1 << 61;
-const FLAGS: u64 = TAKEN | CLOSED | BROKEN;
 
 /// Kept by the executors of a communicator.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// How many calls have begun, and flags.
-    begun: AtomicU64,
-    /// How many of them have been enqueued, or have failed.
-    ended: AtomicU64,
+    /// Calls of all callers.
+    count: Count,
     line: OnceLock<Line>,
     /// For the launches of this rank that take turns.
     company: Series,
@@ -67,7 +60,8 @@ pub(super) struct Place {
 /// A call while it is being enqueued.
 #[derive(Debug)]
 pub(super) struct Calling<'t> {
-    turns: &'t Turns,
+    /// Where it is counted; `None` for one that never takes turns.
+    count: Option<&'t Count>,
     /// Where it takes its turn, and for whom.
     pub(super) turn: Option<(&'t Line, u32, Series)>,
 }
@@ -77,10 +71,12 @@ pub(super) struct Calling<'t> {
 pub(super) struct Facts {
     /// Stands for the history that ranks share: 0 without any.
     pub(super) history: u64,
-    /// How many calls have begun.
-    pub(super) calls: u64,
+    /// Those that have begun.
+    pub(super) calls: Calls,
     /// Whether they take turns.
     pub(super) taken: bool,
+    /// Whether this rank does not know if others take turns.
+    pub(super) broken: bool,
     /// Whether kernels do not all fit on the device together, and some of this communicator need an order.
     pub(super) crowded: bool,
     /// Whether this rank's streams and links can do it.
@@ -102,8 +98,7 @@ pub(super) struct Agreed {
 impl Turns {
     pub(super) fn new(context: &Context) -> Arc<Self> {
         Arc::new(Self {
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
+            count: Count::default(),
             line: OnceLock::new(),
             company: context.new_series(),
             numbers: Mutex::default(),
@@ -117,57 +112,57 @@ impl Turns {
         (history, known): &(u64, Option<Arc<Self>>),
         needed: bool,
     ) -> Facts {
-        let begun = known.as_ref().map_or(0, |turns| turns.begun.load(Ordering::Acquire));
+        let count = known.as_ref().map(|turns| &turns.count);
         let numbers = known.as_ref().map_or(Vec::new(), |turns| lock(&turns.numbers).clone());
         let needed = needed || numbers.iter().any(|bits| *bits != 0);
         Facts {
             history: *history,
-            calls: begun & !FLAGS,
-            taken: begun & TAKEN != 0,
+            calls: count.map_or(Calls::default(), Count::calls),
+            taken: count.is_some_and(Count::are_taken),
+            broken: count.is_some_and(Count::is_broken),
             crowded: comm.size() > 1 && needed && comm.context().is_crowded(),
             able: Line::is_possible(comm),
             numbers,
         }
     }
 
-    /// Begins a call of `caller`. While ranks agree on turns it waits: all of them are in the same preparation then.
+    /// Begins a call of `caller`, if it is one that may take turns. While ranks agree on them it waits: all of them are in the same
+    /// preparation then.
     pub(super) fn begin(
         &self,
         op: &'static str,
         comm: &Communicator,
         caller: Option<&Caller>,
     ) -> Result<Calling<'_>> {
+        let Some(caller) = caller else {
+            return Ok(Calling { count: None, turn: None });
+        };
         let mut backoff = Backoff::new();
-        let begun = loop {
-            let begun = self.begun.load(Ordering::Acquire);
-            if begun & BROKEN != 0 {
-                return Err(broken(op));
-            }
-            if begun & CLOSED != 0 {
-                comm.check_all(op)?;
-                backoff.pause(Deadline::after(std::time::Duration::from_secs(1)));
-                continue;
-            }
-            if self.begun.compare_exchange(begun, begun + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                break begun;
+        let taken = loop {
+            match self.count.begin(caller.number) {
+                Ok(taken) => break taken,
+                Err(Refusal::Broken) => return Err(broken(op)),
+                Err(Refusal::Closed) => {
+                    comm.check_all(op)?;
+                    backoff.pause(Deadline::after(std::time::Duration::from_secs(1)));
+                }
             }
         };
-        let line = self.line.get().filter(|_| begun & TAKEN != 0);
-        let turn = line.zip(caller).map(|(line, caller)| (line, caller.number, self.company));
-        Ok(Calling { turns: self, turn })
+        let line = self.line.get().filter(|_| taken);
+        let turn = line.map(|line| (line, caller.number, self.company));
+        Ok(Calling { count: Some(&self.count), turn })
     }
 
-    /// Lets no call begin that `calls` does not count, and waits until all of those have been enqueued.
-    fn close(self: &Arc<Self>, calls: u64, deadline: Deadline) -> Result<Closed> {
-        let closed = self.begun.compare_exchange(calls, calls | CLOSED, Ordering::AcqRel, Ordering::Acquire);
-        if closed.is_err() {
+    /// Lets no call begin that is not among `calls`, and waits until all of those have been enqueued.
+    fn close(self: &Arc<Self>, calls: Calls, deadline: Deadline) -> Result<Closed> {
+        if !self.count.close(calls) {
             let message = "an executor was called during the preparation of a plan for which its communicator's devices have no \
                            room beside the others; make each call before it on all ranks, or behind it";
             return Err(Error::usage(PREPARE, message));
         }
         let closed = Closed { turns: self.clone(), is_open: false };
         let mut backoff = Backoff::new();
-        while self.ended.load(Ordering::Acquire) < calls {
+        while !self.count.have_ended(calls) {
             deadline.check(PREPARE, "calls of another thread, which are being enqueued")?;
             backoff.pause(deadline);
         }
@@ -177,7 +172,15 @@ impl Turns {
     /// Whether calls take turns.
     #[cfg(test)]
     pub(super) fn are_taken(&self) -> bool {
-        self.begun.load(Ordering::Acquire) & TAKEN != 0
+        self.count.are_taken()
+    }
+
+    /// As after a preparation in which this rank does not know what others have done.
+    #[cfg(test)]
+    pub(super) fn break_off(self: &Arc<Self>) {
+        let closed = self.close(self.count.calls(), Deadline::after(std::time::Duration::ZERO)).unwrap();
+        let beginning = Beginning { closed, pending: None, line: None };
+        beginning.end(false, &Err::<(), _>(Error::timeout("test", "the ranks have not met")));
     }
 
     fn caller(self: &Arc<Self>, number: u32) -> Arc<Caller> {
@@ -243,7 +246,7 @@ impl Drop for Caller {
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.turns.ended.fetch_add(1, Ordering::Release);
+        self.count.iter().for_each(|count| count.end());
     }
 }
 
@@ -255,18 +258,16 @@ struct Closed {
 }
 
 impl Closed {
-    fn open(&mut self, flag: u64) {
+    fn open(&mut self, outcome: Outcome) {
         if !std::mem::replace(&mut self.is_open, true) {
-            // No call begins meanwhile.
-            let begun = self.turns.begun.load(Ordering::Acquire);
-            self.turns.begun.store(begun & !CLOSED | flag, Ordering::Release);
+            self.turns.count.open(outcome);
         }
     }
 }
 
 impl Drop for Closed {
     fn drop(&mut self) {
-        self.open(0);
+        self.open(Outcome::Unchanged);
     }
 }
 
@@ -278,11 +279,11 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// Lets no call begin that `calls` does not count, and asks the peers under `tag` for what turns need.
+    /// Lets no call begin that is not among `calls`, and asks the peers under `tag` for what turns need.
     pub(super) fn new(
         comm: &Communicator,
         turns: &Arc<Turns>,
-        calls: u64,
+        calls: Calls,
         tag: u64,
         deadline: Deadline,
     ) -> Result<Self> {
@@ -297,18 +298,21 @@ impl Beginning {
         Ok(())
     }
 
-    /// From now on calls take turns, on all ranks.
-    pub(super) fn end(mut self) {
-        if let Some(line) = self.line.take() {
-            // Nobody else sets it: one preparation runs at a time.
-            let _ = self.closed.turns.line.set(line);
-            self.closed.open(TAKEN);
+    /// Ends it as the ranks have met behind it: `met` is this rank's result of that meeting, and `failed` says whether this rank came
+    /// to it with a failure of its own, so that no rank can have succeeded.
+    pub(super) fn end<T>(mut self, failed: bool, met: &Result<T>) {
+        match met {
+            Ok(_) => {
+                if let Some(line) = self.line.take() {
+                    // Nobody else sets it: one preparation runs at a time.
+                    let _ = self.closed.turns.line.set(line);
+                    self.closed.open(Outcome::Taken);
+                }
+            }
+            // Others may have met.
+            Err(error) if error.kind() == ErrorKind::Timeout && !failed => self.closed.open(Outcome::Broken),
+            Err(_) => {}
         }
-    }
-
-    /// This rank does not know whether the others take turns.
-    pub(super) fn fail(mut self) {
-        self.closed.open(BROKEN);
     }
 }
 
@@ -316,13 +320,17 @@ impl Facts {
     /// Decides by the facts of all ranks, in their order. All ranks decide alike.
     ///
     /// # Errors
-    /// `InvalidUsage`, on all ranks, if they have made different calls so far, and are to begin to take turns.
+    /// On all ranks: `InvalidUsage` if they have made different calls so far, and are to begin to take turns; `Timeout` if one of them
+    /// does not know whether others take turns.
     pub(super) fn agree(&self, all: &[Self]) -> Result<Agreed> {
         let same = self.history != 0 && all.iter().all(|facts| facts.history == self.history);
         let mut numbers = Vec::new();
         for facts in all.iter().filter(|_| same) {
             numbers.resize(numbers.len().max(facts.numbers.len()), 0);
             numbers.iter_mut().zip(&facts.numbers).for_each(|(all, bits)| *all |= bits);
+        }
+        if same && all.iter().any(|facts| facts.broken) {
+            return Err(broken(PREPARE));
         }
         let taken = |facts: &Self| same && facts.taken;
         let crowded = all.iter().any(|facts| facts.crowded);
@@ -331,13 +339,16 @@ impl Facts {
             return Err(broken(PREPARE));
         }
         if let Some((rank, _)) =
-            (0..).zip(all).find(|(_, facts)| begins && same && facts.calls != all[0].calls)
+            (0_u32..).zip(all).find(|(_, facts)| begins && same && facts.calls != all[0].calls)
         {
-            let (rank, calls): (u32, u64) = (rank, all[rank as usize].calls);
+            let [theirs, first] = [rank as usize, 0].map(|rank: usize| all[rank].calls.number());
+            let differs = match theirs == first {
+                true => format!("rank {rank} has called other executors than rank 0"),
+                false => format!("rank {rank} has called executors {theirs} times, and rank 0 {first} times"),
+            };
             let message = format!(
                 "a plan has no room on a device beside the other plans of the communicator, so that launches take turns from now on; but \
-                 rank {rank} has called executors {calls} times, and rank 0 {} times: make each call before this on all ranks, or behind it",
-                all[0].calls
+                 {differs}: make each call before this on all ranks, or behind it"
             );
             return Err(Error::usage(PREPARE, message).with_peer(rank));
         }

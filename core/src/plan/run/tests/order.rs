@@ -301,6 +301,60 @@ fn a_plan_without_room_comes_between_the_same_calls() {
     close(&comms);
 }
 
+/// The numbers of calls alone do not say that they are the same. Those that never take turns do not matter.
+#[test]
+fn a_plan_without_room_comes_between_calls_of_the_same_executors() {
+    let _alone = alone();
+    let comms = ranks(2);
+    all(&comms, |comm| {
+        let pair = [One::new(comm, &plan(2), config())?, One::new(comm, &plan(2), config())?];
+        let ordered = One::new(comm, &plan(2), config().in_call_order())?;
+        let [mine, other] = [comm.rank() as usize, 1 - comm.rank() as usize];
+        pair[mine].call(Reduction::Sum)?;
+        if comm.rank() == 0 {
+            ordered.call(Reduction::Sum)?;
+        }
+        let room = crowd(comm)?;
+        let error = Executor::prepare(comm, &plan(2), settings(config()), LIMIT).unwrap_err();
+        assert!(error.to_string().contains("rank 1 has called other executors than rank 0"), "{error}");
+        // All fit, and have no order.
+        drop(room);
+        pair[other].call(Reduction::Sum)?;
+        if comm.rank() == 1 {
+            ordered.call(Reduction::Sum)?;
+        }
+        finish(comm, &[&pair[0].stream, &pair[1].stream, &ordered.stream])?;
+        let _room = crowd(comm)?;
+        let last = One::new(comm, &plan(2), config())?;
+        assert!(take_turns(&last.executor));
+        for nth in [mine, other] {
+            [&pair[0], &last][nth].call(Reduction::Max)?;
+        }
+        finish(comm, &[&pair[0].stream, &last.stream])
+    });
+    close(&comms);
+}
+
+/// No rank prepares executors whose calls would all fail on one of them.
+#[test]
+fn no_rank_prepares_once_one_does_not_know_whether_others_take_turns() {
+    let _alone = alone();
+    let comms = ranks(2);
+    all(&comms, |comm| {
+        let one = One::new(comm, &plan(2), config())?;
+        if comm.rank() == 1 {
+            one.executor.prepared().place.turns.break_off();
+        }
+        for crowded in [false, true] {
+            let _room = crowded.then(|| crowd(comm)).transpose()?;
+            let error = Executor::prepare(comm, &plan(2), settings(config()), LIMIT).unwrap_err();
+            assert!(error.to_string().contains("did not agree in time"), "{error}");
+        }
+        Ok(())
+    });
+    close(&comms);
+}
+
 /// Graphs take turns as calls do: a capture holds no number that changes from call to call.
 #[test]
 fn captured_calls_take_turns() {
