@@ -161,7 +161,7 @@ fn plans_of_one_collective_take_the_room_of_the_largest() {
     let said = together(&comms, |comm| {
         let collective =
             prepare(comm, CollectiveConfig::default().with_plan(of_blocks(7), 1 << 20..=1 << 21))?;
-        let refused = comm.context().reserve("test", (1000, u32::MAX), true, None).unwrap_err();
+        let refused = comm.company().reserve("test", (1000, u32::MAX), true, None).unwrap_err();
         drop(collective);
         Ok(refused.to_string())
     });

@@ -18,7 +18,7 @@ use crate::comm::tokens::Tokens;
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::gpu::{Context, Device, KeepAlive, Stream};
+use crate::gpu::{Company, Context, Device, KeepAlive, Stream};
 use crate::group::control::Member;
 use crate::group::peer::{DeviceIdentity, DriverKind, PeerInfo};
 use crate::group::subscriber::Subscribers;
@@ -67,6 +67,7 @@ pub(super) struct Shared {
     scratch: Arc<ScratchBudget>,
     links: Kept,
     turns: Kept,
+    company: Company,
     context: Context,
 }
 
@@ -125,6 +126,7 @@ impl Communicator {
         let (abort, context) = (abort_memory, context.clone());
         let scratch = ScratchBudget::new(config.scratch_bytes as u64);
         let (links, turns) = (Kept::default(), Kept::default());
+        let company = context.new_company();
         let shared = Shared {
             config,
             topology,
@@ -136,6 +138,7 @@ impl Communicator {
             scratch,
             links,
             turns,
+            company,
             context,
         };
         Ok(Self { asked: Arc::default(), shared: Arc::new(shared) })
@@ -179,6 +182,11 @@ impl Communicator {
     /// The order of launches that its plans share.
     pub(crate) fn turns(&self) -> &Kept {
         &self.shared.turns
+    }
+
+    /// Which launches are its own, where not all kernels fit the device.
+    pub(crate) fn company(&self) -> &Company {
+        &self.shared.company
     }
 
     /// Ends `waits` when kernels that wait for any rank are told to leave.

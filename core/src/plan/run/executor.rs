@@ -223,10 +223,10 @@ impl Executor {
             // Nobody may wait for the rest of a call that has taken its turn.
             call.check(lanes, kernel, stream)?;
         }
-        let enqueuing = turn.map(|(line, ..)| line.enqueuing(stream));
+        let enqueuing = turn.map(|(line, _)| line.enqueuing(stream));
         let _enqueuing = enqueuing.as_ref().map(|enqueuing| lock(enqueuing));
-        inner.room.take_turn(stream, turn.map(|(_, _, company)| company))?;
-        if let Some((line, caller, _)) = turn {
+        inner.room.stand_behind_others(stream, turn.is_some())?;
+        if let Some((line, caller)) = turn {
             line.enter(&inner.comm, stream, caller)?;
         }
         let left_behind = keep.clone();
@@ -239,8 +239,7 @@ impl Executor {
             (None, None) => Ok(()),
         };
         // Also behind a failure: others wait for their turns.
-        let left =
-            turn.map_or(Ok(()), |(line, caller, _)| line.leave(&inner.comm, stream, caller, left_behind));
+        let left = turn.map_or(Ok(()), |(line, caller)| line.leave(&inner.comm, stream, caller, left_behind));
         inner.comm.report_to(stream);
         handles.iter().for_each(|handles| handles.report_to(stream));
         launched.and(left)

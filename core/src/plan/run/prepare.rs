@@ -98,7 +98,7 @@ pub(super) fn prepare_all<'p>(
     let known_turns = comm.turns().get::<Turns>();
     let facts = Turns::facts(comm, &known_turns, drafts.iter().any(|draft| draft.turns().is_some()));
     let ((compiled, agreed), shared) = agree(comm, &offers, (number, &facts), compiled, deadline)?;
-    let turns = known_turns.1.filter(|_| shared.turns.same).unwrap_or_else(|| Turns::new(comm.context()));
+    let turns = known_turns.1.filter(|_| shared.turns.same).unwrap_or_else(Turns::new);
     let places = turns.places(&shared.turns, drafts.iter().map(Draft::turns))?;
 
     // Of what all ranks know: it fails on all of them or on none.
@@ -137,7 +137,9 @@ pub(super) fn prepare_all<'p>(
         finished.map(finish).collect()
     });
     let failed = made.is_err();
-    let made = all_done(comm, PREPARE, made, deadline);
+    let made: Result<Vec<Prepared>> = all_done(comm, PREPARE, made, deadline);
+    // Before calls may begin that know of it by their turns.
+    made.iter().flatten().for_each(|prepared| prepared.room.confirm());
     beginning.into_iter().for_each(|beginning| beginning.end(failed, &made));
     let mut made: Vec<Prepared> = made?;
     if !shared.turns.same {
@@ -246,7 +248,7 @@ fn compile(
         let compiled = uncompiled.loaded(comm.context(), &mut functions)?;
         // Before the ranks tell each other whether their kernels have room.
         let config = &draft.config;
-        let room = comm.context().reserve(PREPARE, demand(&compiled)?, config.any_order, config.series)?;
+        let room = comm.company().reserve(PREPARE, demand(&compiled)?, config.any_order, config.series)?;
         Ok(Made { compiled, trace: draft.trace(deadline)?, room })
     });
     compiled.collect()

@@ -25,7 +25,7 @@ pub(super) use self::line::{CALLERS, Line};
 use crate::comm::Communicator;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, Series};
+use crate::gpu::Series;
 use crate::sync::{Mutex, lock};
 
 const PREPARE: &str = "Executor::prepare";
@@ -36,8 +36,6 @@ pub(super) struct Turns {
     /// Calls of all callers.
     count: Count,
     line: OnceLock<Line>,
-    /// For the launches of this rank that take turns.
-    company: Series,
     /// A bit for each number of a caller that is taken.
     numbers: Mutex<Vec<u64>>,
 }
@@ -63,7 +61,7 @@ pub(super) struct Calling<'t> {
     /// Where it is counted; `None` for one that never takes turns.
     count: Option<&'t Count>,
     /// Where it takes its turn, and for whom.
-    pub(super) turn: Option<(&'t Line, u32, Series)>,
+    pub(super) turn: Option<(&'t Line, u32)>,
 }
 
 /// A rank's word about its turns at a preparation.
@@ -96,13 +94,8 @@ pub(super) struct Agreed {
 }
 
 impl Turns {
-    pub(super) fn new(context: &Context) -> Arc<Self> {
-        Arc::new(Self {
-            count: Count::default(),
-            line: OnceLock::new(),
-            company: context.new_series(),
-            numbers: Mutex::default(),
-        })
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { count: Count::default(), line: OnceLock::new(), numbers: Mutex::default() })
     }
 
     /// What this rank says of `known`, the turns that plans of `comm` have left under the number `history`. `needed`: whether the plans to
@@ -120,7 +113,7 @@ impl Turns {
             calls: count.map_or(Calls::default(), Count::calls),
             taken: count.is_some_and(Count::are_taken),
             broken: count.is_some_and(Count::is_broken),
-            crowded: comm.size() > 1 && needed && comm.context().is_crowded(),
+            crowded: comm.size() > 1 && needed && comm.company().is_crowded(),
             able: Line::is_possible(comm),
             numbers,
         }
@@ -149,7 +142,7 @@ impl Turns {
             }
         };
         let line = self.line.get().filter(|_| taken);
-        let turn = line.map(|line| (line, caller.number, self.company));
+        let turn = line.map(|line| (line, caller.number));
         Ok(Calling { count: Some(&self.count), turn })
     }
 

@@ -7,11 +7,11 @@ mod arguments;
 mod captures;
 mod drop_order;
 mod kernels;
+mod launch_order;
 mod leaving;
 mod memory;
 mod multicast;
 mod peer;
-mod residency;
 mod streams;
 
 use std::collections::HashMap;

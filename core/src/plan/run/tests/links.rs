@@ -241,7 +241,7 @@ fn a_plan_that_finds_no_room_costs_no_plan_its_links() {
     let comms = ranks(2);
     let first = rig(&comms, &samples::port_all_gather());
     // The first plan has a block, and the next one would have another.
-    let full = comms[0].context().reserve("test", (1, 2), true, None).unwrap();
+    let full = comms[0].company().reserve("test", (1, 2), true, None).unwrap();
     assert_eq!(
         refused(&comms, |_| samples::port_packets(), 4096),
         [ErrorKind::InvalidUsage, ErrorKind::Remote]

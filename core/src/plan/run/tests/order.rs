@@ -11,9 +11,9 @@ use super::turns::{ELEMENTS, One, most, plan, settings, with_a_copy_engine};
 use super::{
     Driver, Element, Executor, ExecutorConfig, LIMIT, Reduction, alone, close, everywhere, ranks, ranks_on,
 };
-use crate::comm::Communicator;
+use crate::comm::{Communicator, CommunicatorConfig};
 use crate::error::Result;
-use crate::gpu::{CaptureMode, GraphExec, Hooks, PinnedBuffer, Room, Stream};
+use crate::gpu::{CaptureMode, Context, GraphExec, Hooks, PinnedBuffer, Room, Stream};
 use crate::sync::{Ordering, lock};
 
 /// As long as a call waits in a broken library before the test fails.
@@ -27,7 +27,9 @@ fn config() -> ExecutorConfig {
 
 /// Takes so much room on the device that no two plans fit.
 fn crowd(comm: &Communicator) -> Result<Room> {
-    comm.context().reserve("test", (1, 1), false, None)
+    let room = comm.company().reserve("test", (1, 1), false, None)?;
+    room.confirm();
+    Ok(room)
 }
 
 fn take_turns(executor: &Executor) -> bool {
@@ -205,7 +207,7 @@ fn calls_of_two_threads_on_one_stream_do_not_mix() {
         // As a call of the first executor holds it up that is being enqueued on the stream of the second.
         let place = &pair[0].executor.prepared().place;
         let calling = place.turns.begin("test", comm, place.caller.as_deref())?;
-        let (line, ..) = calling.turn.unwrap();
+        let (line, _) = calling.turn.unwrap();
         let enqueuing = line.enqueuing(&pair[1].stream.clone());
         let held = lock(&enqueuing);
         std::thread::scope(|scope| {
@@ -351,6 +353,52 @@ fn no_rank_prepares_once_one_does_not_know_whether_others_take_turns() {
             assert!(error.to_string().contains("did not agree in time"), "{error}");
         }
         Ok(())
+    });
+    close(&comms);
+}
+
+/// The executors of each communicator have room beside each other, and not beside the other one's: preparing the second one takes away
+/// nothing from the first. Calls of both come in one order on all ranks.
+#[test]
+fn two_communicators_on_the_same_devices_order_their_own_calls_only() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let contexts: Vec<Context> = comms.iter().map(|comm| comm.context().clone()).collect();
+    let settled = CommunicatorConfig::default().with_peer_timeout(None);
+    let others = Communicator::local(&contexts, settled, LIMIT).unwrap();
+    all(&comms, |comm| {
+        let pair = [One::new(comm, &plan(2), config())?, One::new(comm, &plan(2), config())?];
+        let another = &others[comm.rank() as usize];
+        let _room = crowd(another)?;
+        let theirs = [One::new(another, &plan(2), config())?, One::new(another, &plan(2), config())?];
+        assert!(!take_turns(&pair[0].executor) && take_turns(&theirs[0].executor));
+        let [mine, other] = [comm.rank() as usize, 1 - comm.rank() as usize];
+        for _ in 0..4 {
+            for calls in [&pair, &theirs] {
+                calls[mine].call(Reduction::Max)?;
+                calls[other].call(Reduction::Max)?;
+            }
+        }
+        finish(comm, &[&pair[0].stream, &pair[1].stream, &theirs[0].stream, &theirs[1].stream])?;
+        assert_eq!((seen(&pair[0])?, seen(&theirs[1])?), (vec![2], vec![2]));
+        Ok(())
+    });
+    close(&others);
+    close(&comms);
+}
+
+/// A preparation has counted its kernels on both ranks and has not ended: calls of others have no order yet.
+#[test]
+fn a_preparation_that_has_not_ended_leaves_calls_their_free_order() {
+    let _alone = alone();
+    let comms = ranks(2);
+    all(&comms, |comm| {
+        let pair = [One::new(comm, &plan(2), config())?, One::new(comm, &plan(2), config())?];
+        let _prepares = comm.company().reserve("test", (1, 1), false, None)?;
+        let mine = comm.rank() as usize;
+        pair[mine].call(Reduction::Max)?;
+        pair[1 - mine].call(Reduction::Max)?;
+        finish(comm, &[&pair[0].stream, &pair[1].stream])
     });
     close(&comms);
 }

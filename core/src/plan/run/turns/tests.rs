@@ -13,7 +13,7 @@ fn alone() -> (Communicator, Arc<Turns>) {
     let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
     let mut comms =
         Communicator::local(std::slice::from_ref(&context), CommunicatorConfig::default(), LIMIT).unwrap();
-    (comms.pop().unwrap(), Turns::new(&context))
+    (comms.pop().unwrap(), Turns::new())
 }
 
 fn calls_of(callers: &[u32]) -> Calls {
@@ -88,7 +88,7 @@ fn numbers_are_given_out_that_no_rank_has_in_use() {
     let given = |places: &[Place]| -> Vec<Option<u32>> {
         places.iter().map(|place| place.caller.as_ref().map(|caller| caller.number)).collect()
     };
-    let [one, two] = [comm.context().new_series(), turns.company];
+    let [one, two] = [(); 2].map(|()| comm.context().new_series());
     let wanted = [Some(None), Some(Some(one)), None, Some(Some(one)), Some(Some(two)), Some(None)];
     let places = turns.places(&numbers(0b101), wanted.into_iter()).unwrap();
     assert_eq!(given(&places), [Some(1), Some(3), None, Some(3), Some(4), Some(5)]);
