@@ -11,7 +11,10 @@ pub(crate) trait Outcome: std::fmt::Debug + Send + Sync {
     /// Why, as an error of `op`.
     fn outcome(&self, op: &'static str) -> Result<()>;
 
-    /// Whether [`outcome`](Self::outcome) would be an error. An outcome that tells a failure once keeps it.
+    /// Work begins that tells its own failures: those that a wait has been told are no longer its. For outcomes that may be good again.
+    fn forget(&self) {}
+
+    /// Whether [`outcome`](Self::outcome) would be an error.
     fn has_failed(&self) -> bool {
         self.outcome("stream").is_err()
     }

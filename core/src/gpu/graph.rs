@@ -107,6 +107,7 @@ impl GraphExec {
     /// A driver error.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         let _turn = lock(&self.inner.turn);
+        self.inner.outcomes.begin_again();
         // SAFETY: both handles are alive; what the graph uses lives as long as the graph, which the stream retains.
         let launched = stream.enqueue([self.keep()], || unsafe {
             call!(stream.context().driver(), cuGraphLaunch(self.inner.raw, stream.handle()))

@@ -68,6 +68,11 @@ impl Outcomes {
         Pending(std::mem::replace(&mut list.entries, with.0))
     }
 
+    /// The work begins anew, as that of a graph does with each launch.
+    pub(super) fn begin_again(&self) {
+        self.pending().0.iter().for_each(|entry| entry.outcome.forget());
+    }
+
     /// New work is enqueued. Forgets failures that were reported, because they belong to earlier work, and outcomes
     /// whose owners are gone without a failure.
     pub(super) fn begin_work(&self) {

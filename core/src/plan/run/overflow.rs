@@ -17,8 +17,10 @@ const OTHER_BUFFERS: u64 = u64::MAX - 1;
 #[derive(Debug)]
 pub(super) struct Overflow {
     record: Arc<PinnedBuffer>,
-    /// Calls that did not fit and of which some wait has said so.
+    /// How many calls did not fit when a wait last said so.
     told: AtomicU64,
+    /// How many of them came before the latest call.
+    earlier: AtomicU64,
     /// What goes to a rank and its room must be equally long: a reduce-scatter has one part for each rank.
     equal: bool,
     /// The longest part, in bytes, that ranks of several hosts reduce.
@@ -37,7 +39,8 @@ impl Overflow {
     ) -> Result<Self> {
         let record = Arc::new(PinnedBuffer::new(context, size_of::<OverflowRecord>())?);
         let equal = matches!(kind, Kind::ReduceScatter);
-        Ok(Self { record, told: AtomicU64::new(0), equal, longest, misfit })
+        let (told, earlier) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { record, told, earlier, equal, longest, misfit })
     }
 
     /// The record's address for kernels.
@@ -58,20 +61,20 @@ impl Overflow {
     }
 }
 
-/// Asked once the work is done, and so is the record. The first wait that sees an overflow reports it, and only this one: graphs
-/// that are replayed do not come by here to begin anew.
+/// Asked once the work is done, and so is the record. Every wait that sees an overflow reports it, until a call or a graph's launch comes
+/// behind one that has.
 impl Outcome for Overflow {
-    fn has_failed(&self) -> bool {
-        let calls = self.word(std::mem::offset_of!(OverflowRecord, calls));
-        calls.map_or(true, |calls| self.told.load(Ordering::Acquire) != calls)
+    fn forget(&self) {
+        self.earlier.fetch_max(self.told.load(Ordering::Acquire), Ordering::AcqRel);
     }
 
     fn outcome(&self, op: &'static str) -> Result<()> {
         use std::mem::offset_of;
         let calls = self.word(offset_of!(OverflowRecord, calls))?;
-        if self.told.swap(calls, Ordering::AcqRel) == calls {
+        if self.earlier.load(Ordering::Acquire) == calls {
             return Ok(());
         }
+        self.told.fetch_max(calls, Ordering::AcqRel);
         let bytes = self.word(offset_of!(OverflowRecord, bytes))?;
         let room = self.word(offset_of!(OverflowRecord, room))?;
         let sender = self.rank(offset_of!(OverflowRecord, sender))?;
@@ -109,5 +112,89 @@ impl Outcome for Overflow {
             ),
         };
         Err(Error::usage(op, message).with_peer(sender))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::gpu::{CaptureMode, Device, Driver, Event, GraphExec, Stream};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// As a kernel that finds that the rows of its call do not fit.
+    fn overflow(of: &Overflow) {
+        let word = of.record.memory().word64(std::mem::offset_of!(OverflowRecord, calls)).unwrap();
+        word.fetch_add(1, Ordering::Release);
+    }
+
+    #[test]
+    fn every_wait_is_told_until_there_is_another_call() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let record = Arc::new(Overflow::new(&context, &Kind::AllToAll, None, None).unwrap());
+        let outcome: Arc<dyn Outcome> = record.clone();
+        let (stream, other) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+        let event = Event::new(&context).unwrap();
+        stream.depend_on(&outcome);
+        event.record(&stream).unwrap();
+        other.wait_event(&event).unwrap();
+        overflow(&record);
+        for _ in 0..2 {
+            other.synchronize(SOON).unwrap_err();
+            event.synchronize(SOON).unwrap_err();
+            stream.synchronize(SOON).unwrap_err();
+        }
+        // Other work of the one stream is no call: the other stream's is still the one that failed.
+        event.record(&stream).unwrap();
+        stream.synchronize(SOON).unwrap();
+        other.synchronize(SOON).unwrap_err();
+        outcome.forget();
+        stream.depend_on(&outcome);
+        stream.synchronize(SOON).unwrap();
+        outcome.forget();
+        stream.depend_on(&outcome);
+        overflow(&record);
+        stream.synchronize(SOON).unwrap_err();
+    }
+
+    /// Nobody has been told of the first one when the second begins.
+    #[test]
+    fn a_call_makes_nobody_forget_what_no_wait_has_said() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let record = Arc::new(Overflow::new(&context, &Kind::AllToAll, None, None).unwrap());
+        overflow(&record);
+        record.forget();
+        record.outcome("test").unwrap_err();
+    }
+
+    #[test]
+    fn launches_of_a_graph_tell_their_own_failures() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let record = Arc::new(Overflow::new(&context, &Kind::AllToAll, None, None).unwrap());
+        let outcome: Arc<dyn Outcome> = record.clone();
+        let stream = Stream::new(&context).unwrap();
+        let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, |stream| {
+            stream.depend_on(&outcome);
+            Event::new(&context)?.record(stream)
+        });
+        let graph = graph.unwrap();
+        let event = Event::new(&context).unwrap();
+        for fails in [true, false, true, true, false] {
+            graph.launch(&stream).unwrap();
+            event.record(&stream).unwrap();
+            fails.then(|| overflow(&record));
+            assert_eq!(event.synchronize(SOON).is_err(), fails);
+        }
+        graph.launch(&stream).unwrap();
+        overflow(&record);
+        stream.synchronize(SOON).unwrap_err();
+        stream.synchronize(SOON).unwrap_err();
+        graph.launch(&stream).unwrap();
+        stream.synchronize(SOON).unwrap();
     }
 }

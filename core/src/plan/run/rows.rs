@@ -160,6 +160,7 @@ impl Executor {
             rows: Some(&words),
             multicast: false,
         };
+        overflow.forget();
         self.enqueue(stream, call, keep)?;
         stream.depend_on(&(overflow.clone() as Arc<dyn Outcome>));
         Ok(())
