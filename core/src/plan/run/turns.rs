@@ -13,6 +13,7 @@
 
 mod calls;
 mod line;
+mod stream_locks;
 #[cfg(test)]
 mod tests;
 

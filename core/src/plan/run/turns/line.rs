@@ -14,18 +14,18 @@
 //! Words lie in host memory: the host ends all waits when the communicator is aborted or a rank has left, without the driver.
 #![allow(unsafe_code, reason = "launches kernels")]
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use aqueduct_ptx::abi::{DeviceStruct, TURN_FREE, TurnQueue};
 
+use super::stream_locks::StreamLocks;
 use crate::channel::load_kernels;
 use crate::comm::{Communicator, HostBuffer, Pending, RegisteredMemory, StreamWaits, Transport};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{DeviceSlice, Function, GpuBuffer, KeepAlive, LaunchConfig, Stream, arg};
+use crate::sync::Mutex;
 use crate::sync::raw::{Ordering, fence};
-use crate::sync::{Mutex, lock};
 
 /// The most callers of a communicator.
 pub(in super::super) const CALLERS: u32 = 4096;
@@ -60,13 +60,12 @@ impl StreamWaits for Words {
 pub(in super::super) struct Line {
     rank: u32,
     ranks: u32,
-    /// Words of this rank.
-    mine: RegisteredMemory,
+    /// Words of this rank. A stream that waits for one keeps [`Words`], which end the wait, also if the rest of the call was not enqueued
+    /// and nothing else keeps the line.
+    mine: DeviceSlice,
     role: Role,
-    /// For streams by their addresses: held while a call is enqueued, of which no other one may come between the parts.
-    enqueuing: Mutex<HashMap<usize, Weak<Mutex<()>>>>,
-    /// Ends the waits as long as it lives.
-    _words: Arc<Words>,
+    /// Held while a call is enqueued, of which no other one may come between the parts.
+    enqueuing: StreamLocks,
 }
 
 #[derive(Debug)]
@@ -86,7 +85,7 @@ struct Queue {
     ask: Function,
     end: Function,
     /// The other ranks' words, which kernels write.
-    _peers: Vec<RegisteredMemory>,
+    peers: Arc<Vec<RegisteredMemory>>,
 }
 
 /// A line whose exchange is queued for `setup()`.
@@ -109,14 +108,7 @@ impl Line {
     /// The lock to hold from before [`enter`](Self::enter) until after [`leave`](Self::leave). Not one lock for all streams: the driver makes
     /// whoever enqueues wait for room in a stream, and that may come only with a call on another one.
     pub(in super::super) fn enqueuing(&self, stream: &Stream) -> Arc<Mutex<()>> {
-        let mut all = lock(&self.enqueuing);
-        if let Some(known) = all.get(&stream.address()).and_then(Weak::upgrade) {
-            return known;
-        }
-        all.retain(|_, known| known.strong_count() > 0);
-        let new = Arc::new(Mutex::default());
-        all.insert(stream.address(), Arc::downgrade(&new));
-        new
+        self.enqueuing.of(stream.address())
     }
 
     /// Enqueues what comes before the work of a call: behind it, the call's turn has come.
@@ -127,12 +119,13 @@ impl Line {
                     let ready = word(&self.mine, self.ready(caller, rank))?;
                     stream.wait_any_bit32(&ready)?; // SYNC turn.word (acquire)
                 }
-                // SAFETY: these are the kernel's parameters, a queue and one of its callers. The stream keeps the queue, which leads to words
-                // of all ranks: the line keeps those, and the caller retains it for the call. The kernel waits for nothing.
-                unsafe { queue.launch(&queue.ask, 32, (comm, stream, caller), std::iter::empty()) }?;
+                let keep = [self.mine.keep_alive().clone()];
+                // SAFETY: these are the kernel's parameters, a queue and one of its callers. The queue leads to this rank's words, which are in
+                // `keep`, and to those of others, which `launch` keeps: also if nothing behind this kernel is enqueued. It waits for nothing.
+                unsafe { queue.launch(&queue.ask, 32, (comm, stream, caller), keep.into_iter()) }?;
             }
             Role::Follows { first, .. } => {
-                stream.write_value32(&word(first, self.ready(caller, self.rank))?, 1)?; // SYNC turn.word (release)
+                stream.write_value32(&word(first.slice()?, self.ready(caller, self.rank))?, 1)?; // SYNC turn.word (release)
             }
         }
         stream.wait_any_bit32(&word(&self.mine, WORD * caller as usize)?) // SYNC turn.word (acquire)
@@ -174,8 +167,8 @@ impl Line {
     }
 }
 
-fn word(memory: &RegisteredMemory, at: usize) -> Result<DeviceSlice> {
-    memory.slice()?.slice(at..at + WORD)
+fn word(words: &DeviceSlice, at: usize) -> Result<DeviceSlice> {
+    words.slice(at..at + WORD)
 }
 
 impl PendingLine {
@@ -208,7 +201,8 @@ impl PendingLine {
             _ => Role::Follows { first: peers.pop().ok_or_else(|| wrong("no words of rank 0"))?, leave },
         };
         comm.end_with_kernels(&(words.clone() as Arc<dyn StreamWaits>));
-        Ok(Line { rank, ranks, mine: self.mine, role, enqueuing: Mutex::default(), _words: words })
+        let mine = self.mine.slice()?.clone().keeping(words);
+        Ok(Line { rank, ranks, mine, role, enqueuing: StreamLocks::default() })
     }
 }
 
@@ -238,13 +232,13 @@ impl Queue {
         let words = std::iter::once(at).chain(peers.iter().map(RegisteredMemory::ptr));
         bytes.extend(words.flat_map(u64::to_le_bytes));
         memory.upload(0, &bytes, deadline)?;
-        Ok(Self { memory, ask, end, _peers: peers })
+        Ok(Self { memory, ask, end, peers: Arc::new(peers) })
     }
 
     /// Launches a kernel of the queue, one block of `threads` threads. The stream retains each of `keep` for it.
     ///
     /// # Safety
-    /// The kernel must be one with these parameters, and what the queue leads to must stay accessible until it is done.
+    /// The kernel must be one with these parameters, and this rank's words must stay accessible until it is done.
     unsafe fn launch(
         &self,
         kernel: &Function,
@@ -254,8 +248,8 @@ impl Queue {
     ) -> Result<()> {
         let (queue, abort) = (self.memory.ptr(), comm.abort_handle());
         let args = [arg(&queue), arg(&caller), arg(&abort)];
-        let keep = keep.chain([self.memory.clone() as KeepAlive, comm.keep_alive()]);
-        // SAFETY: the caller's promise; the stream keeps the queue and the abort word.
+        let keep = keep.chain([self.memory.clone() as KeepAlive, self.peers.clone(), comm.keep_alive()]);
+        // SAFETY: the caller's promise; the stream keeps the queue, the other ranks' words and the abort word.
         unsafe { kernel.launch_keeping(stream, &LaunchConfig::linear(1, threads), &args, keep) }
     }
 }

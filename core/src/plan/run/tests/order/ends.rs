@@ -1,15 +1,18 @@
 //! Calls that wait for their turns when ranks abort or leave, and executors that come and go or have nothing to do.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use cuda_driver_sys::CUresult;
 
 use super::super::super::super::{Kind, Plan, samples};
 use super::super::turns::{ELEMENTS, One, plan, with_a_copy_engine};
-use super::super::{LIMIT, Reduction, alone, close, ranks};
+use super::super::{Driver, LIMIT, Reduction, alone, close, ranks, ranks_on};
 use super::{SOON, all, config, crowd, finish, seen};
 use crate::abort::AbortCause;
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::Room;
+use crate::gpu::{Hooks, Room};
 
 /// Calls that wait for their turns, because no executor was called on both ranks.
 fn waiting(comm: &Communicator) -> Result<(One, Room)> {
@@ -64,6 +67,45 @@ fn calls_that_wait_for_their_turn_leave_when_a_peer_has_left() {
         let errors: [Error; 2] = [stays.join().unwrap(), leaves.join().unwrap()];
         assert!(errors.iter().all(|error| error.kind() != ErrorKind::Timeout), "{errors:?}");
     });
+}
+
+/// Fails one call of a function.
+#[derive(Default)]
+struct Fails(Mutex<Option<&'static str>>);
+
+impl Hooks for Fails {
+    fn before(&self, function: &'static str) -> Option<CUresult> {
+        let mut next = self.0.lock().unwrap();
+        next.take_if(|next| *next == function).map(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+}
+
+/// The driver fails in the middle of what comes before the call's work, and the executor is dropped before the abort.
+#[test]
+fn waits_of_a_call_that_failed_end_though_its_executor_is_gone() {
+    let _alone = alone();
+    let fails = Arc::new(Fails::default());
+    let driver = Driver::software(cuda_soft::driver_table()).unwrap().with_hooks(fails.clone());
+    let comms = ranks_on(&driver, 2);
+    let errors = all(&comms, |comm| {
+        let room = crowd(comm)?;
+        let pair = [One::new(comm, &plan(1), config())?, One::new(comm, &plan(1), config())?];
+        let [one, _other] = pair;
+        if comm.rank() == 1 {
+            return Ok(None);
+        }
+        *fails.0.lock().unwrap() = Some("cuLaunchKernel");
+        let error = one.call(Reduction::Sum).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cuda, "{error}");
+        let stream = one.stream.clone();
+        drop((one, _other, room));
+        assert!(!stream.is_idle()?, "it waits for the other rank");
+        comm.abort("for the test");
+        Ok(Some(stream.synchronize(SOON)))
+    });
+    // Work that gave up nothing may have been enqueued, and an error says that the communicator was aborted.
+    let waited = errors.into_iter().flatten().next().unwrap();
+    assert!(waited.as_ref().map_or_else(|error| error.kind() != ErrorKind::Timeout, |()| true), "{waited:?}");
 }
 
 /// A plan in which rank 2 has nothing to do.
