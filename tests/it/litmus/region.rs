@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aqueduct::comm::{RegisteredMemory, Transport};
-use aqueduct::gpu::{DeviceSlice, Function, GpuBuffer, KernelArg, LaunchConfig, Stream};
+use aqueduct::gpu::{Function, GpuBuffer, KernelArg, LaunchConfig, Stream};
 
 use super::rig::Play;
 use crate::group::{Rank, soon};
@@ -39,11 +39,6 @@ impl<'a> Region<'a> {
     /// Address of a rank's buffer, for this rank's kernels.
     pub(super) fn of(&self, rank: u32) -> u64 {
         if rank == self.rank.me() { self.buffer.ptr() } else { self.theirs.ptr() }
-    }
-
-    /// A word of the other rank's buffer, for this rank's stream.
-    pub(super) fn theirs(&self, at: usize) -> DeviceSlice {
-        self.theirs.slice().unwrap().slice(at..at + 4).unwrap()
     }
 
     /// Starts a kernel.
