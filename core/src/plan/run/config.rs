@@ -93,9 +93,10 @@ impl ExecutorConfig {
 
     /// The same for calls that run beside those of other executors on different streams, in any order on each rank. The kernels then need
     /// room on the device beside those of all other executors of this context, and `prepare` returns an error where there is none, also for
-    /// later executors. Without it, executors may have more blocks together than the device runs at once; then the calls of all
-    /// executors of the communicator take turns, in an order on which the ranks agree, whatever the order in which each of them calls.
-    /// `prepare` begins that, and needs to come between the same calls on all ranks. With [`in_call_order`](Self::in_call_order) as well, this counts.
+    /// later executors. Without it, executors may have more blocks together than the device runs at once; if those of this
+    /// communicator alone do, the calls of all its executors but those in call order take turns, in an order on which the ranks agree,
+    /// whatever the order in which each of them calls. `prepare` begins that, and needs to come between the same calls on all ranks. With
+    /// [`in_call_order`](Self::in_call_order) as well, this counts.
     #[must_use]
     pub fn in_any_order(mut self) -> Self {
         self.any_order = true;
