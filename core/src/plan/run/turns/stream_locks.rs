@@ -13,10 +13,13 @@ const PER_THREAD: usize = 2;
 /// The most streams without calls whose locks are kept.
 const IDLE: usize = 256;
 
+/// The handle's address, with the thread where that decides.
+type Key = (usize, Option<ThreadId>);
+
 /// Locks by the driver's handles of streams.
 #[derive(Debug, Default)]
 pub(super) struct StreamLocks {
-    known: Mutex<HashMap<(usize, Option<ThreadId>), Arc<Mutex<()>>>>,
+    known: Mutex<HashMap<Key, Arc<Mutex<()>>>>,
 }
 
 impl StreamLocks {
