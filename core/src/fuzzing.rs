@@ -4,9 +4,11 @@
 //! a text that says all of it. Beyond that a function asserts what must hold of its decoder whatever arrives.
 
 pub use crate::bootstrap::fuzzing::*;
+pub use crate::collective::fuzzing::collective_word;
 pub use crate::comm::fuzzing::*;
 pub use crate::message::fuzzing::*;
 pub use crate::net::fuzzing::*;
+pub use crate::plan::fuzzing::plan_word;
 
 use std::collections::BTreeMap;
 
@@ -106,6 +108,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     all.extend(messages());
     all.extend(streams());
     all.extend(message_seeds());
+    all.extend(crate::collective::fuzzing::said());
+    all.extend(crate::plan::fuzzing::said());
     for algorithm in programs::ALGORITHMS {
         let choices = programs::Choices { chunk_factor: Some(1), ..Default::default() };
         let plan = algorithm.program(2, &choices).and_then(|program| program.compile());

@@ -56,6 +56,8 @@ pub const TARGETS: &[Target] = &[
     new("rendezvous-file", core::rendezvous_file, Form::Stable),
     new("collective", core::collective, Form::OneWay),
     new("mail", core::mail, Form::Exact),
+    new("plan-word", core::plan_word, Form::Stable),
+    new("collective-word", core::collective_word, Form::Stable),
     new("meeting-word", core::meeting_word, Form::Stable),
     new("meeting-answer", core::meeting_answer, Form::Stable),
     new("membership", core::membership, Form::Exact),

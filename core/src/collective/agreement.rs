@@ -221,3 +221,24 @@ impl Word {
         Ok(Self { whole_lines, scratch, kind, settings, table })
     }
 }
+
+/// For [`crate::fuzzing`].
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::*;
+
+    /// A rank's word about a collective.
+    pub fn collective_word(bytes: &[u8]) -> Option<Vec<u8>> {
+        Word::decode(bytes).ok().map(|word| word.encode())
+    }
+
+    pub(crate) fn said() -> Vec<(&'static str, Vec<u8>)> {
+        let row = Table { given: true, misfit: false, row: [1, 2, 3, 4, u64::MAX] };
+        let settings = vec!["packet_bytes 3".to_owned(), String::new()];
+        let say = |settings, table| {
+            let kind = "allreduce".to_owned();
+            ("collective-word", Word { whole_lines: true, scratch: 9, kind, settings, table }.encode())
+        };
+        vec![say(settings, Ok(row)), say(Vec::new(), Err("no such file".to_owned()))]
+    }
+}

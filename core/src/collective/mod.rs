@@ -20,6 +20,8 @@ mod tests;
 mod tuning;
 mod variable;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use agreement::fuzzing;
 pub use barrier::Barrier;
 pub use built_in::{Collective, CollectiveBuffers};
 pub use config::CollectiveConfig;

@@ -20,9 +20,9 @@ const SHARE: u64 = 16;
 /// Parts of that memory begin at multiples of this.
 const LINE: usize = 128;
 
-/// The error of a rank that shows wrong numbers, behind its number. Its host has checked lists and ranges before, so one reason is left.
-const MISFIT: &str = "sends more to ranks of other hosts than it has memory for; name more with CollectiveConfig::with_staging_bytes in \
-                      PointToPoint::prepare_with (its log says how much), or send less at once";
+/// The error of a rank that shows wrong numbers, behind its number. Its host has checked lists and ranges before, so two reasons are left.
+const MISFIT: &str = "sends more to ranks of other hosts than it has memory for (its log says how much; CollectiveConfig::with_staging_bytes in \
+                      PointToPoint::prepare_with names more), or 16 GiB or more to one rank; send less at once";
 
 const PREPARE: &str = "PointToPoint::prepare";
 const LAUNCH: &str = "PointToPoint::launch";

@@ -111,7 +111,8 @@ impl Company {
             claims.all.pop();
             let message = format!(
                 "the plans that are prepared on this device would have {blocks} blocks, and it runs {capacity} at once, so they \
-                 cannot run in any order; drop an executor, take fewer blocks, or prepare without in_any_order()"
+                 cannot run in any order, as in_any_order() has asked for one of them; drop an executor, take fewer blocks, or prepare all without \
+                 in_any_order()"
             );
             return Err(Error::new(ErrorKind::InvalidUsage, op, message));
         }

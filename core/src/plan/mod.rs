@@ -37,6 +37,8 @@ pub use ir::{
 };
 pub use position::Position;
 pub use ptx::ptx;
+#[cfg(feature = "fuzzing")]
+pub(crate) use run::fuzzing;
 pub(crate) use run::{Division, Numbers, Rows, Staging, Window, all_done};
 pub use run::{Executor, ExecutorConfig, PlanBuffers};
 #[doc(hidden)]

@@ -196,7 +196,7 @@ fn every_call(bench: &mut Bench<'_>, ranks: usize) {
         tables.sent[last][0] = tables.room[0][last] + 1;
         tables.from[last][0] = 0;
     });
-    let far = "leave its buffers; no rank has moved anything";
+    let far = "leave its buffers, or a part has 16 GiB or more; no rank has moved anything";
     bench.refused(far, |tables| tables.from[last][0] = ROOM as u64 + 1 - tables.sent[last][0]);
     bench.refused(far, |tables| tables.to[0][last] = ROOM as u64 + 1);
     bench.refused(far, |tables| tables.sent[last][0] = u64::MAX);

@@ -294,6 +294,29 @@ impl Said {
     }
 }
 
+/// For [`crate::fuzzing`].
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::*;
+
+    /// A rank's word about plans.
+    pub fn plan_word(bytes: &[u8]) -> Option<Vec<u8>> {
+        match Said::decode(bytes).ok()? {
+            // The reader escapes control characters, which makes the text longer.
+            Said::Failed(_) => Some(bytes.to_vec()),
+            said => Some(said.encode()),
+        }
+    }
+
+    pub(crate) fn said() -> Vec<(&'static str, Vec<u8>)> {
+        let offer = Offer { digest: [7; 32], max_bytes: 3, multicast: 1 << 21, name: String::new() };
+        let turns = Facts { taken: true, numbers: vec![1, 1 << 63], ..Facts::default() };
+        let ready = Said::Ready { scratch_bytes: 9, taken_bytes: 7, links: 5, turns, offers: vec![offer; 2] };
+        let said = [ready, Said::Done(3), Said::Failed("no memory".to_owned())];
+        said.iter().map(|said| ("plan-word", said.encode())).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,6 +39,8 @@ mod tests;
 mod traced;
 
 pub(crate) use agreement::all_done;
+#[cfg(feature = "fuzzing")]
+pub(crate) use agreement::fuzzing;
 pub use alone::{Steps, prepare_alone};
 pub use buffers::PlanBuffers;
 pub(crate) use buffers::Window;

@@ -95,7 +95,7 @@ impl Outcome for Overflow {
                     Some(misfit) => format!("rank {sender} {misfit}"),
                     None => {
                         format!(
-                            "counts and offsets of rank {sender} leave its buffers{}",
+                            "counts and offsets of rank {sender} leave its buffers, or a part has 16 GiB or more{}",
                             longer.unwrap_or_default()
                         )
                     }
