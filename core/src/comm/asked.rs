@@ -167,6 +167,9 @@ mod tests {
             let deadline = Deadline::after(Duration::from_secs(60));
             let _turn = asked.call_turn(OP, deadline, |missed| told.push(missed)).unwrap();
             assert_eq!(asked.next_internal_tag() / TAGS, asked.call_number());
+            // Another thread is not within the call.
+            assert_eq!(asked.called(), Some(OP));
+            assert_eq!(thread::scope(|scope| scope.spawn(|| asked.called()).join().unwrap()), None);
             asked.call_number()
         };
         let mut told = Vec::new();

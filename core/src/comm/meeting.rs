@@ -230,6 +230,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct WithoutTwo {
         came: bool,
+        lost: bool,
         other: Option<u32>,
         sent: Mutex<Vec<(u32, Vec<u8>)>>,
     }
@@ -265,6 +266,9 @@ mod tests {
         }
 
         fn recv(&self, peer: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
+            if peer == 2 && self.lost {
+                return Err(Error::new(ErrorKind::PeerLost, "x", "it is gone").with_peer(peer));
+            }
             if peer == 2 && !self.came {
                 return Err(Error::timeout("x", "nothing came").with_peer(peer));
             }
@@ -277,6 +281,14 @@ mod tests {
         let all = WithoutTwo::default();
         let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(2)), "{error}");
+        assert_eq!(all.told(), [1, 3].map(|rank| (rank, Heard::Nothing { rank: 2 })));
+    }
+
+    #[test]
+    fn a_rank_that_is_lost_has_not_gone_on() {
+        let all = WithoutTwo { lost: true, ..WithoutTwo::default() };
+        let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
         assert_eq!(all.told(), [1, 3].map(|rank| (rank, Heard::Nothing { rank: 2 })));
     }
 
@@ -355,6 +367,40 @@ mod tests {
         says("split", Heard::Ahead { rank: 3 }, usage, 3, "rank 3 has gone on to a later call");
         says("split", other(1), usage, 1, "rank 1 has called x(), and rank 0 split() in its place");
         says("merge", other(2), usage, 0, "rank 0 has called merge(), and rank 2 x() in its place");
+    }
+
+    /// Rank 2 of four, whose rank 0 answers when the deadline that both have has passed.
+    #[derive(Debug, Default)]
+    struct AtTheSameDeadline(Mutex<u32>);
+
+    impl Bootstrap for AtTheSameDeadline {
+        fn rank(&self) -> u32 {
+            2
+        }
+
+        fn size(&self) -> u32 {
+            4
+        }
+
+        fn send(&self, _: u32, _: u64, _: &[u8], _: Deadline) -> Result<()> {
+            Ok(())
+        }
+
+        fn recv(&self, peer: u32, _: u64, _: Deadline) -> Result<Vec<u8>> {
+            let mut asked = lock(&self.0);
+            *asked += 1;
+            match *asked {
+                1 => Err(Error::timeout("x", "nothing came").with_peer(peer)),
+                _ => Ok(encode_answer("split", &Heard::Nothing { rank: 3 })),
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_behind_an_equal_deadline_names_who_is_missing() {
+        let error =
+            gather(&AtTheSameDeadline::default(), "split", b"", Deadline::after(Duration::ZERO)).unwrap_err();
+        assert_eq!((error.kind(), error.peer()), (ErrorKind::Timeout, Some(3)), "{error}");
     }
 
     /// It is another program, or a group of another size.

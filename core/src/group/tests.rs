@@ -288,6 +288,18 @@ fn a_connection_that_its_rank_has_closed_is_explained_by_its_leaving() {
     assert_eq!((stays.kind(), stays.op()), (ErrorKind::Remote, "x"), "{stays}");
     let other = groups[0].control().ended("x", Error::usage("y", "mine"));
     assert_eq!((other.kind(), other.op()), (ErrorKind::InvalidUsage, "x"), "{other}");
+    // A failure of another kind stays, also behind the leaving.
+    let mut here = groups;
+    drop(here.pop());
+    let here = here[0].control();
+    while here.check_peer("x", 1).is_ok() {
+        std::thread::yield_now();
+    }
+    let late = here.ended("x", Error::timeout("y", "nothing came").with_peer(1));
+    assert_eq!((late.kind(), late.op()), (ErrorKind::Timeout, "x"), "{late}");
+    here.abort().abort(AbortCause::requested(0, "enough"));
+    let aborted = here.ended("x", closed());
+    assert!(aborted.message().contains("enough"), "{aborted}");
 }
 
 /// How ranks agree on the next group.

@@ -109,7 +109,8 @@ fn a_call_that_one_rank_makes_too_often_is_named() {
         rank.barrier();
         // The same call stands there: rank 2 has given it up, and is in the next one.
         if odd {
-            prepare(Duration::from_millis(50)).unwrap_err();
+            // Long enough to say that it can run the plan.
+            prepare(Duration::from_secs(1)).unwrap_err();
         }
         rank.barrier();
         if !odd {

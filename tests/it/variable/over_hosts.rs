@@ -139,7 +139,8 @@ fn long_messages(rank: &Rank) {
         to.download(0, &mut seen, soon()).unwrap();
         if fails {
             let error = outcome.unwrap_err();
-            let words = "rank 0 sends more to ranks of other hosts than it has memory for; name more";
+            let words =
+                "rank 0 sends more to ranks of other hosts than it has memory for (its log says how much";
             assert!(error.message().contains(words), "{error} does not say {words}");
             assert_eq!(seen, vec![CANARY; 4 * ROOM * ranks]);
             return;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::comm::{CommunicatorConfig, together};
-use crate::gpu::{Context, Device, Driver};
+use crate::gpu::{CaptureMode, Context, Device, Driver, GraphExec};
 use crate::sync::Ordering;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -65,14 +65,36 @@ fn groups_that_are_enqueued_together_keep_their_own_numbers() {
             let part = place..place + 1;
             group.launch(&stream, &shown, &[(peer, from.slice(part.clone())?)], &[(peer, part)])
         });
+        let held = Arc::downgrade(&from);
+        drop(from);
+        let lives = held.strong_count() > 0;
         // Also if it has failed: nobody may wait for the gate.
         gate.memory().word64(0)?.store(1, Ordering::Release);
         launched?;
+        assert!(lives, "what is sent lives until it has gone");
         stream.synchronize(LIMIT)?;
         let mut seen = vec![0; GROUPS];
         to.download(0, &mut seen, LIMIT)?;
         assert_eq!(seen, data);
         Ok(())
+    })
+    .unwrap();
+    close(&comms);
+}
+
+/// A graph keeps the table of each of its calls, so a capture makes more.
+#[test]
+fn a_graph_captures_more_groups_than_there_are_tables() {
+    let comms = ranks(2);
+    together(&comms, |comm| {
+        let group = PointToPoint::prepare(comm, LIMIT)?;
+        let buffer = Arc::new(GpuBuffer::new(comm.context(), 64)?);
+        let (shown, stream) = (group.buffer(&buffer, LIMIT)?, Stream::new(comm.context())?);
+        let graph = GraphExec::capture(&stream, CaptureMode::ThreadLocal, |on| {
+            (0..=TABLES).try_for_each(|_| group.launch(on, &shown, &[], &[]))
+        })?;
+        graph.launch(&stream)?;
+        stream.synchronize(LIMIT)
     })
     .unwrap();
     close(&comms);

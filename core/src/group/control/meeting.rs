@@ -152,4 +152,29 @@ mod tests {
         assert_eq!(peer.meet().meeting(), third);
         assert!(seen.iter().all(|number| *number < third.number), "numbers grow");
     }
+
+    /// A rank that is quick has said all that a slow one needs, and gone on.
+    #[test]
+    fn what_a_rank_said_before_it_went_on_is_heard_first() {
+        let (links, _recorders) = recorded(2);
+        let [here, peer] = [0, 1].map(|rank| links[rank].control());
+        [here, peer].into_iter().for_each(|control| control.begin_call(0));
+        let (mine, theirs) = (here.meet(), peer.meet());
+        let to = |meeting, tag| Address { peer: 0, meeting, group: 7, tag };
+        let from = |meeting, tag| Address { peer: 1, ..to(meeting, tag) };
+        peer.send_mail(to(theirs.meeting(), 1), b"said").unwrap();
+        peer.send_mail(to(theirs.meeting(), 1), b"more").unwrap();
+        drop(theirs);
+        peer.begin_call(0);
+        let later = peer.meet();
+        [2, 3].into_iter().for_each(|tag| peer.send_mail(to(later.meeting(), tag), b"later").unwrap());
+        let needs = Needs { op: "test", ranks: vec![0, 1], generation: None };
+        let hear = |from| here.recv_mail(from, &needs, soon());
+        // They come in order: that of tag 2 lies here by then.
+        assert_eq!(hear(from(later.meeting(), 3)).unwrap(), b"later");
+        assert_eq!(hear(from(mine.meeting(), 1)).unwrap(), b"said");
+        here.abort().abort(crate::abort::AbortCause::requested(0, "enough"));
+        assert_eq!(hear(from(mine.meeting(), 1)).unwrap(), b"more");
+        assert_eq!(hear(from(mine.meeting(), 1)).unwrap_err().kind(), crate::error::ErrorKind::Aborted);
+    }
 }

@@ -247,9 +247,11 @@ impl Control {
         let error = error.of(op);
         let Some(peer) = error.peer().filter(|_| error.kind() == ErrorKind::Remote) else { return error };
         self.wait_until(Deadline::after(NEWS), |state| {
-            self.abort.is_aborted() || state.peer_states[peer as usize].is_gone()
+            self.has_left() || self.abort.is_aborted() || state.peer_states[peer as usize].is_gone()
         });
-        self.check_peer(op, peer).err().unwrap_or(error)
+        let why =
+            self.check_open(op).and_then(|()| self.abort.check(op)).and_then(|()| self.check_peer(op, peer));
+        why.err().unwrap_or(error)
     }
 
     /// Takes what every rank said about itself.

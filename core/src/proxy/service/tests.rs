@@ -192,6 +192,7 @@ fn kernels_that_ended_before_a_service_was_dropped_have_not_given_up() {
         }
         let told = outcome.outcome("test").map_err(|error| error.kind());
         assert_eq!(told, if stopped { Err(ErrorKind::Stopped) } else { Ok(()) });
+        assert_eq!(outcome.has_failed(), stopped);
     }
 }
 

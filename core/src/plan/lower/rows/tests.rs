@@ -69,6 +69,14 @@ fn the_first_block_meets_ranks_that_are_out_of_reach() {
             let rows = kernel.rows.unwrap();
             assert_eq!((rows.me, rows.reached), (rank, if rank < 2 { 2 } else { 1 }));
             let first = names(&kernel.blocks[0], &kernel);
+            // Signals publish the rows.
+            let steps = kernel.shapes[kernel.blocks[0].shape as usize].steps.iter();
+            for step in steps.take_while(|step| **step != JudgeRows) {
+                assert!(
+                    !matches!(step, Signal(list) if list.iter().any(|signal| signal.relaxed)),
+                    "{step:?}"
+                );
+            }
             let count = |name: &str| first.iter().filter(|other| **other == name).count();
             assert_eq!(first[..3], ["show", "sync", "put"], "{first:?}");
             let far = if rank < 2 { 1 } else { 2 };
@@ -143,6 +151,9 @@ fn other_beginnings_and_moves_are_refused() {
     rank.port_channels[1] = 0;
     let error = lowered(&twice, 2).unwrap_err();
     assert!(error.message().contains(begins), "{error}");
+    let mut single = plan.clone();
+    single.settings.double_scratch = false;
+    refused(&single, "need double scratch");
     let mut fewer = plan.clone();
     fewer.ranks[2].blocks.pop();
     refused(&fewer, "all ranks need as many blocks");

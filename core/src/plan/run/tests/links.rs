@@ -281,3 +281,34 @@ fn ranks_that_did_not_agree_on_a_plan_keep_those_that_they_had() {
     drop((first, second));
     close(&comms);
 }
+
+/// A rank that leaves closes its connections first.
+#[test]
+fn a_channel_that_its_peer_closed_to_leave_is_explained_by_its_leaving() {
+    let _alone = alone();
+    // What a rank says may be on its way for longer than it is waited for.
+    let explained = (0..10).any(|_| {
+        let comms = ranks(2);
+        let mut rig = rig(&comms, &two_channels());
+        rig.as_simulated(ELEMENTS, None);
+        let Rig { executors, sides, shown, .. } = &rig;
+        for rank in [0, 1] {
+            let shown = &shown.as_ref().unwrap()[rank];
+            executors[rank].execute_on(&sides[rank].stream, shown, ELEMENTS, Element::I32, None).unwrap();
+        }
+        sides[0].stream.synchronize(LIMIT).unwrap();
+        let ports = &executors[1].inner.ports.as_ref().unwrap().0;
+        let closed = Error::new(ErrorKind::Remote, "recv", "rank 0 has closed its end").with_peer(0);
+        ports.links.service().fail(ports.semaphores[0].1, &closed);
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                comms[0].close(LIMIT)
+            });
+            sides[1].stream.synchronize(LIMIT).unwrap_err()
+        });
+        comms[1].close(LIMIT).unwrap();
+        (error.kind(), error.peer()) == (ErrorKind::PeerLost, Some(0))
+    });
+    assert!(explained);
+}
