@@ -245,7 +245,14 @@ impl Control {
     /// service thread may still have to read that it has left.
     pub(crate) fn ended(&self, op: &'static str, error: Error) -> Error {
         let error = error.of(op);
-        let Some(peer) = error.peer().filter(|_| error.kind() == ErrorKind::Remote) else { return error };
+        let Some(peer) = error.peer() else { return error };
+        // Of two ranks that close, this one was closed by its own caller.
+        if error.kind() == ErrorKind::PeerLost && self.has_said_bye(peer) {
+            return self.check_open(op).err().unwrap_or(error);
+        }
+        if error.kind() != ErrorKind::Remote {
+            return error;
+        }
         self.wait_until(Deadline::after(NEWS), |state| {
             self.has_left() || self.abort.is_aborted() || state.peer_states[peer as usize].is_gone()
         });
