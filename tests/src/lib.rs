@@ -17,7 +17,7 @@ pub fn not_run(what: &str, why: impl Display) {
 /// How lines of [`not_run`] begin.
 const NOT_RUN: &str = "NOT RUN: ";
 
-/// Prints a result of a litmus test past the test harness, which would keep the output of a test that passes.
+/// Prints a result, of a litmus test or a measurement, past the test harness, which would keep the output of a test that passes.
 pub fn report(result: &str) {
     say(&format!("{LITMUS}{result}\n"));
 }

@@ -90,6 +90,41 @@ fn run(rank: &Rank) {
     rank.barrier();
 }
 
+/// Calls of two small executors on one stream, of which one takes turns: what a turn costs a GPU.
+fn compare(rank: &Rank) {
+    const CALLS: u32 = 500;
+    let ranks = rank.comm.size();
+    let full = largest(rank);
+    // They fill the devices, and are not called.
+    let _full = [(); 2].map(|()| Executor::prepare(&rank.comm, &full, config(), soon()).unwrap());
+    let small = programs::packets(ranks);
+    let in_turns = Bench::new(rank, &small, config());
+    let buffers = [&in_turns.input, &in_turns.output].map(Arc::clone);
+    let in_order = Bench::on(rank, &small, config().in_call_order(), buffers);
+    let mut costs = [f64::INFINITY; 2];
+    for _ in 0..5 {
+        for (bench, best) in [&in_order, &in_turns].into_iter().zip(&mut costs) {
+            let graph = rank
+                .capture(&bench.stream, |_| (0..CALLS).try_for_each(|_| bench.enqueue(256, Reduction::Max)));
+            graph.launch(&bench.stream).unwrap();
+            bench.stream.synchronize(soon()).unwrap();
+            rank.barrier();
+            let begin = std::time::Instant::now();
+            graph.launch(&bench.stream).unwrap();
+            bench.stream.synchronize(soon()).unwrap();
+            *best = best.min(begin.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS));
+            rank.barrier();
+        }
+    }
+    let [plain, turn] = costs;
+    if rank.me() == 0 {
+        aqueduct_tests::report(&format!(
+            "turns: a call of 1 KiB takes {plain:.2} us in order and {turn:.2} us in turns, of {CALLS} in a graph"
+        ));
+    }
+    assert!(plain < turn && turn < 200.0, "{plain} us in order, {turn} us in turns");
+}
+
 macro_rules! groups {
     ($($module:ident $machine:ident { $($name:ident $kind:ident $ranks:literal $(#[$ignore:meta])?;)+ })+) => {
         $(mod $module {
@@ -114,4 +149,10 @@ groups! {
         two_processes processes 2 #[ignore = "needs two NVIDIA GPUs"];
         four_processes processes 4 #[ignore = "needs four NVIDIA GPUs"];
     }
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs"]
+fn a_turn_costs_two_gpus() {
+    threads(Machine::Hardware, 2, "plans::turns::a_turn_costs_two_gpus", |rank| compare(&rank));
 }
