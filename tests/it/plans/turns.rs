@@ -154,5 +154,5 @@ groups! {
 #[test]
 #[ignore = "needs two NVIDIA GPUs"]
 fn a_turn_costs_two_gpus() {
-    threads(Machine::Hardware, 2, "plans::turns::a_turn_costs_two_gpus", |rank| compare(&rank));
+    processes(Machine::Hardware, 2, "plans::turns::a_turn_costs_two_gpus", |rank| compare(&rank));
 }
