@@ -309,15 +309,16 @@ fn a_plan_without_room_comes_between_calls_of_the_same_executors() {
     let _alone = alone();
     let comms = ranks(2);
     all(&comms, |comm| {
-        let pair = [One::new(comm, &plan(2), config())?, One::new(comm, &plan(2), config())?];
-        let ordered = One::new(comm, &plan(2), config().in_call_order())?;
+        // They fit a device of two multiprocessors, too.
+        let pair = [One::new(comm, &plan(1), config())?, One::new(comm, &plan(1), config())?];
+        let ordered = One::new(comm, &plan(1), config().in_call_order())?;
         let [mine, other] = [comm.rank() as usize, 1 - comm.rank() as usize];
         pair[mine].call(Reduction::Sum)?;
         if comm.rank() == 0 {
             ordered.call(Reduction::Sum)?;
         }
         let room = crowd(comm)?;
-        let error = Executor::prepare(comm, &plan(2), settings(config()), LIMIT).unwrap_err();
+        let error = Executor::prepare(comm, &plan(1), settings(config()), LIMIT).unwrap_err();
         assert!(error.to_string().contains("rank 1 has called other executors than rank 0"), "{error}");
         // All fit, and have no order.
         drop(room);
@@ -327,7 +328,7 @@ fn a_plan_without_room_comes_between_calls_of_the_same_executors() {
         }
         finish(comm, &[&pair[0].stream, &pair[1].stream, &ordered.stream])?;
         let _room = crowd(comm)?;
-        let last = One::new(comm, &plan(2), config())?;
+        let last = One::new(comm, &plan(1), config())?;
         assert!(take_turns(&last.executor));
         for nth in [mine, other] {
             [&pair[0], &last][nth].call(Reduction::Max)?;
