@@ -18,6 +18,8 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// How long the reason of a broken link may be on its way.
 const NEWS: Duration = Duration::from_millis(500);
+/// How long the word that a rank leaves may come behind the end of its connections.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// Everything that a rank supplies to become a member of a group.
 pub(crate) struct Member {
@@ -253,7 +255,10 @@ impl Control {
         if error.kind() != ErrorKind::Remote {
             return error;
         }
-        self.wait_until(Deadline::after(NEWS), |state| {
+        // Once for each peer: many outcomes, and polls of them, may ask.
+        let first = !std::mem::replace(&mut lock(&self.state).ended[peer as usize], true);
+        let limit = if first { LEAVING } else { Duration::ZERO };
+        self.wait_until(Deadline::after(limit), |state| {
             self.has_left() || self.abort.is_aborted() || state.peer_states[peer as usize].is_gone()
         });
         let why =

@@ -15,6 +15,8 @@ use crate::net::heartbeat::{Monitor, MonitoredLink};
 
 pub(super) struct State {
     pub(super) peer_states: Vec<PeerState>,
+    /// Whether it was waited for that a peer which has closed a connection says that it leaves.
+    pub(super) ended: Vec<bool>,
     pub(super) links: Vec<Vec<MonitoredLink>>,
     pub(super) watch: Monitor,
     /// Tells whether a path is silent enough to believe another rank that has lost its peer.
@@ -41,6 +43,7 @@ impl State {
     pub(super) fn new(rank: u32, size: u32, succeeds: bool, peer_timeout: Option<Duration>) -> Self {
         Self {
             peer_states: vec![PeerState::Present; size as usize],
+            ended: vec![false; size as usize],
             links: vec![Vec::new(); size as usize],
             watch: Monitor::new(peer_timeout),
             doubt: Monitor::new(peer_timeout.map(|timeout| timeout / 2)),

@@ -68,6 +68,12 @@ impl Outcome for Overflow {
         self.earlier.fetch_max(self.told.load(Ordering::Acquire), Ordering::AcqRel);
     }
 
+    /// Asked by the library itself, so nobody has been told.
+    fn has_failed(&self) -> bool {
+        let calls = self.word(std::mem::offset_of!(OverflowRecord, calls));
+        calls.map_or(true, |calls| self.earlier.load(Ordering::Acquire) != calls)
+    }
+
     fn outcome(&self, op: &'static str) -> Result<()> {
         use std::mem::offset_of;
         let calls = self.word(offset_of!(OverflowRecord, calls))?;
@@ -167,6 +173,7 @@ mod tests {
         let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
         let record = Arc::new(Overflow::new(&context, &Kind::AllToAll, None, None).unwrap());
         overflow(&record);
+        assert!(record.has_failed());
         record.forget();
         record.outcome("test").unwrap_err();
     }

@@ -15,8 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::{GpuBuffer, Stream};
 use crate::proxy::{MemoryId, ProxyService, SemaphoreId};
 
-/// Tells the objects of one call of setup apart that lead to one peer: above all tags that the library counts.
-const NTH: u32 = 40;
+/// Tells the objects of one call of setup apart that lead to one peer: above the tags of 2^28 calls, and with room for all channels of a rank.
+const NTH: u32 = 44;
 
 /// Port channels whose connections are queued for `setup()`.
 pub(super) struct PendingPorts {

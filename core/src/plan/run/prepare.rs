@@ -29,8 +29,8 @@ use crate::sync::raw::{AtomicU64, Ordering};
 
 const PREPARE: &str = "Executor::prepare";
 
-/// Tells the plans of one transaction apart: above the tags that the library counts, and below the bits of `ports::tags`.
-const PLAN: u32 = 32;
+/// Tells the plans of one transaction apart: within the 16 bits of tags that a call has, above the few that it counts.
+const PLAN: u32 = 8;
 /// The most plans of one transaction: there are eight bits.
 const MOST: usize = 256;
 
