@@ -40,7 +40,7 @@ pub(super) fn called_something_else(op: &'static str, rank: u32, error: WireErro
     Error::new(ErrorKind::Remote, op, message).with_peer(rank).with_source(error)
 }
 
-/// What rank 0 has heard.
+/// The words of the other ranks as rank 0 has heard them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Heard {
     /// The bytes of every rank.
@@ -145,7 +145,7 @@ fn late(op: &'static str, first: &str) -> Error {
     Error::timeout(op, message).with_peer(0)
 }
 
-/// What a rank says of a call.
+/// A rank's word in a meeting: the call that it makes, and its bytes.
 fn encode(op: &str, bytes: &[u8]) -> Vec<u8> {
     let mut w = Writer::new();
     w.str(op).bytes(bytes);
@@ -174,7 +174,7 @@ fn encode_answer(op: &str, heard: &Heard) -> Vec<u8> {
     w.finish()
 }
 
-/// What rank 0 has called and heard.
+/// The call that rank 0 has made, and the words that it has heard.
 fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<(String, Heard)> {
     let mut r = Reader::new(bytes);
     let op = r.text(MOST_OP)?;
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// What a rank says of `split` if rank 0 has called `first` and heard this.
+    /// Checks the error of a rank that calls `split` while rank 0 has called `first` and heard this.
     fn says(first: &'static str, heard: Heard, kind: ErrorKind, peer: u32, words: &str) {
         let answered = Answered(first, heard);
         let error = gather(&answered, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();

@@ -53,7 +53,7 @@ struct Known {
     followed: u64,
 }
 
-/// What decides which launches need an order.
+/// Launches of one kind may need no order among themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
     company: u64,
@@ -138,17 +138,15 @@ impl Company {
             // another thread.
             let mut events = Vec::new();
             for other in std::mem::take(&mut behind.others) {
-                if !other.is_capturing()? {
-                    let event = Event::new(self.context())?;
-                    // An order for room, not for data: how the other stream's work ends is no matter of this one's waits.
-                    other.mark_for_order(&event)?;
+                let event = Event::new(self.context())?;
+                // An order for room, not for data: how the other stream's work ends is no matter of this one's waits.
+                if other.mark_for_order(&event)? {
                     events.push(event);
                 }
             }
             if behind.changes_kind {
                 let event = Event::new(self.context())?;
-                stream.mark_for_order(&event)?;
-                behind.before = Some(event);
+                behind.before = stream.mark_for_order(&event)?.then_some(event);
             }
             // An event of a stream that has changed its kind meanwhile may stand behind a launch that needs no order with this one, and
             // that waits for this one: only now it is sure that none does.
@@ -181,7 +179,7 @@ impl Company {
     }
 }
 
-/// What a launch has to follow.
+/// The streams, events and dropped streams that a launch has to follow.
 struct Behind {
     number: u64,
     /// How often streams had changed their kinds.
@@ -274,7 +272,7 @@ impl LaunchOrder {
         let needs_no_order = |other: Kind| {
             other.company == kind.company && (!crowds.own || other.takes_turns && kind.takes_turns)
         };
-        let (mut others, mut followed) = (Vec::new(), Vec::new());
+        let (mut others, mut followed, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         let mut follows = |known: &Known| {
             if !crowds.all {
                 return false;
@@ -288,14 +286,18 @@ impl LaunchOrder {
         };
         for known in ledger.streams.iter().filter(|known| known.stream.identity() != me) {
             if follows(known) {
-                others.extend(known.stream.upgrade());
+                match known.stream.upgrade() {
+                    Some(other) => others.push(other),
+                    None => {
+                        dropped.push(Dropped { number: known.number, handle: known.handle, follow: true })
+                    }
+                }
             }
         }
-        let dropped = ledger.dropped.iter().map(|known| {
+        dropped.extend(ledger.dropped.iter().map(|known| {
             let follow = follows(known);
             Dropped { number: known.number, handle: known.handle, follow }
-        });
-        let dropped = dropped.collect();
+        }));
         let changes = ledger.changes;
         drop(ledger);
         drop(forgotten);

@@ -1,11 +1,15 @@
 //! Order between streams: events are recorded on one and waited for by another.
 
+use std::time::Duration;
+
+use super::capture::{self, CaptureStatus};
 use super::driver::call;
 use super::event::Event;
 use super::keep::KeepAlive;
 use super::outcomes::Pending;
 use super::query::is_idle;
 use super::stream::Stream;
+use crate::deadline::{Backoff, Deadline};
 use crate::error::Result;
 
 impl Event {
@@ -44,8 +48,16 @@ impl Stream {
     pub(super) fn follow_dropped(&self, dropped: &mut Vec<usize>, follow: bool) -> Result<()> {
         let context = self.context();
         let _entered = context.enter()?;
-        let mut retired = context.retired();
-        retired.retain(|last| dropped.contains(&last.stream().addr()));
+        let mut backoff = Backoff::new();
+        let retired = loop {
+            match context.retired(dropped) {
+                Some(retired) => break retired,
+                // Whoever asks only to forget them asks again.
+                None if !follow => return Ok(()),
+                // The thread that drops the stream asks the driver whether it is idle, and records an event.
+                None => backoff.pause(Deadline::after(Duration::from_secs(1))),
+            }
+        };
         // Without a lock: the driver may make whoever enqueues wait for room in a queue.
         for last in retired.iter().filter(|_| follow) {
             let recorded;
@@ -97,15 +109,25 @@ impl Stream {
     }
 
     /// Puts `event` behind everything enqueued so far, for an order of launches: it takes along nothing of how the work ends, and is no
-    /// new work of this stream, whose waits go on to return what they have returned.
+    /// new work of this stream, whose waits go on to return what they have returned. False, and nothing is recorded, while the stream is
+    /// captured: whoever waits for the event would become part of the graph.
     ///
     /// # Errors
     /// A driver error.
-    pub(super) fn mark_for_order(&self, event: &Event) -> Result<()> {
+    pub(super) fn mark_for_order(&self, event: &Event) -> Result<bool> {
         let context = self.context();
         let _entered = context.enter()?;
-        // SAFETY: both are alive.
-        self.exclusively(|| context.noted(unsafe { event.record_raw(self.handle()) }))
+        // A capture by this library begins with this lock held, too.
+        self.exclusively(|| {
+            if !matches!(
+                context.noted(capture::status(context.driver(), self.handle()))?,
+                CaptureStatus::None
+            ) {
+                return Ok(false);
+            }
+            // SAFETY: both are alive.
+            context.noted(unsafe { event.record_raw(self.handle()) }).map(|()| true)
+        })
     }
 
     fn mark(&self, event: &Event) -> Result<()> {

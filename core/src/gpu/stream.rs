@@ -78,7 +78,8 @@ impl Stream {
     ///
     /// # Safety
     /// `raw` must be a stream of `context`'s device context (null is the legacy default stream), and must not be
-    /// destroyed before the last clone of the result is dropped.
+    /// destroyed before the last clone of the result is dropped, and before calls of this library on the context that other threads had begun by
+    /// then have returned: a launch that follows this stream's work holds a clone as long as it takes.
     pub unsafe fn from_raw(context: &Context, raw: CUstream) -> Self {
         Self::make(context, raw, false)
     }

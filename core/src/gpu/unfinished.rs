@@ -114,9 +114,16 @@ impl Context {
         self.is_lost() || lock(&self.slot::<Unfinished>().0).are_idle(self.driver())
     }
 
-    /// The dropped streams whose work was not done at the last look.
-    pub(super) fn retired(&self) -> Vec<Arc<LastWork>> {
-        lock(&self.slot::<Unfinished>().0).retired.iter().map(|retired| retired.last.clone()).collect()
+    /// The dropped streams of these `handles` whose work was not done at the last look; `None` while another thread is dropping one of them, of
+    /// which nobody can say that yet.
+    pub(super) fn retired(&self, handles: &[usize]) -> Option<Vec<Arc<LastWork>>> {
+        let streams = lock(&self.slot::<Unfinished>().0);
+        let is_asked = |raw: CUstream| handles.contains(&raw.addr());
+        if streams.watched.iter().any(|watched| is_asked(watched.raw) && watched.stream.strong_count() == 0) {
+            return None;
+        }
+        let asked = streams.retired.iter().filter(|retired| is_asked(retired.last.stream()));
+        Some(asked.map(|retired| retired.last.clone()).collect())
     }
 }
 

@@ -270,7 +270,7 @@ fn a_broken_link_is_explained_by_what_broke_it() {
 #[test]
 fn a_connection_that_its_rank_has_closed_is_explained_by_its_leaving() {
     let closed = || Error::new(ErrorKind::Remote, "recv", "rank 1 has closed its end").with_peer(1);
-    // What a rank says may be on its way for longer than it is waited for.
+    // The goodbye may take longer to come than the library waits for it: any of ten attempts may show it.
     let explained = (0..10).any(|_| {
         let mut groups = groups(group(2, 1));
         let leaving = groups.pop().unwrap();

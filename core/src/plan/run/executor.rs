@@ -167,8 +167,8 @@ impl Executor {
         self.launch(stream, slices, Some((buffers, Some(window))), count, variant)
     }
 
-    /// Allocates nothing once the stream keeps what a call needs, if the call before it on this device was on the same stream and of the same
-    /// communicator, or all kernels fit; such a call takes no lock that other streams hold. A call behind one on another stream locks the
+    /// Allocates nothing once the stream keeps what a call needs, if the call before it on this device was on the same stream, and of the same
+    /// communicator unless all kernels fit; such a call takes no lock that other streams hold. A call behind one on another stream locks the
     /// order of launches for a moment, one that takes its turn also the table of streams, and calls of a plan with copy engines' blocks
     /// follow each other while they enqueue. `shown`: the shown buffers if there are any, and the part of them that the
     /// call is for unless input and output are these buffers.

@@ -10,7 +10,7 @@ use crate::gpu::{Context, PinnedBuffer};
 use crate::outcome::Outcome;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What a record has for the bytes of ranks that pass buffers of different numbers.
+/// A kernel records this in place of the bytes if two ranks pass buffers of different numbers.
 const OTHER_BUFFERS: u64 = u64::MAX - 1;
 
 /// The record that kernels write, and how much of it has been told.

@@ -446,6 +446,32 @@ fn launches_at_once_stand_behind_a_dropped_stream() {
     context.settle();
 }
 
+/// Whoever drops a stream first asks the driver about its work. A launch at that moment waits until that is known.
+#[test]
+fn a_launch_stands_behind_a_stream_that_another_thread_is_dropping() {
+    let meanwhile = Meanwhile::at("cuStreamQuery");
+    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
+    let [room] = rooms(&context, [11]).map(Arc::new);
+    let [first, second] = [(); 2].map(|()| Stream::new(&context).unwrap());
+    room.stand_behind_others(&first, false).unwrap();
+    let gate = Gate::close(&first);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (launch, stream) = (room.clone(), second.clone());
+    meanwhile.next(move || {
+        let launching = std::thread::spawn(move || launch.stand_behind_others(&stream, false));
+        // Long enough for a launch that waits for nobody.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        tell.send(launching).unwrap();
+    });
+    drop(first);
+    assert!(meanwhile.has_happened(), "nothing came between");
+    told.recv().unwrap().join().unwrap().unwrap();
+    assert!(!second.is_idle().unwrap(), "the launch on the dropped stream has not ended");
+    gate.open();
+    second.synchronize(SOON).unwrap();
+    context.settle();
+}
+
 /// The driver makes whoever enqueues wait while a stream's queue is full, and what is in it may wait for a launch of another thread.
 #[test]
 fn a_launch_does_not_wait_for_another_that_is_held_up() {

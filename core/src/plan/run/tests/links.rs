@@ -286,7 +286,7 @@ fn ranks_that_did_not_agree_on_a_plan_keep_those_that_they_had() {
 #[test]
 fn a_channel_that_its_peer_closed_to_leave_is_explained_by_its_leaving() {
     let _alone = alone();
-    // What a rank says may be on its way for longer than it is waited for.
+    // The goodbye may take longer to come than the library waits for it: any of ten attempts may show it.
     let explained = (0..10).any(|_| {
         let comms = ranks(2);
         let mut rig = rig(&comms, &two_channels());

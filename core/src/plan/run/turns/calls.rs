@@ -186,7 +186,7 @@ mod models {
     #[test]
     fn loom_no_call_is_enqueued_without_a_turn_behind_the_beginning_of_turns() {
         loom::model(|| {
-            // What the launches of calls, and the line of turns, are to others: not ordered by themselves.
+            // These stand for the launches of calls and for the line of turns, which order nothing by themselves.
             let shared = Arc::new((Count::default(), AtomicU32::new(0), AtomicU32::new(0)));
             let calls = shared.clone();
             let caller = thread::spawn(move || {
