@@ -58,9 +58,9 @@ struct PortOutcome {
 }
 
 impl PortOutcome {
-    /// The failure of the semaphore, if kernels may have given up for it.
-    fn failure(&self) -> Option<Error> {
-        let error = self.semaphore.check().err()?;
+    /// `failure`, the semaphore's, if kernels may have given up for it.
+    fn told(&self, failure: Result<()>) -> Option<Error> {
+        let error = failure.err()?;
         // The communicator was closed, or the proxy was stopped or dropped, perhaps when nothing waited any more. Each kernel that gives up
         // records that, or another has before it.
         (error.kind() != ErrorKind::Stopped || self.ports.abort_report().is_some()).then_some(error)
@@ -69,11 +69,13 @@ impl PortOutcome {
 
 impl Outcome for PortOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
-        self.failure().map_or_else(|| self.proxy.outcome(op), |error| Err(self.control.ended(op, error)))
+        let failure = self.told(self.semaphore.check());
+        failure.map_or_else(|| self.proxy.outcome(op), |error| Err(self.control.ended(op, error)))
     }
 
     fn has_failed(&self) -> bool {
-        self.failure().is_some() || self.proxy.has_failed()
+        // The library asks, so no caller has the reason.
+        self.told(self.semaphore.look()).is_some() || self.proxy.has_failed()
     }
 }
 

@@ -250,3 +250,20 @@ fn a_plan_with_a_size_goes_before_plans_without_one() {
     }
     close(&comms);
 }
+
+/// Tags count calls: those of plans that are prepared together differ however many calls there were.
+#[test]
+fn plans_are_prepared_together_behind_many_collective_calls() {
+    let _alone = alone();
+    let comms = ranks(2);
+    let results = everywhere(&comms, |comm| {
+        for _ in 0..1 << 16 {
+            drop(comm.collective_call("test", LIMIT.into())?);
+        }
+        let executors = prepare(comm, &[samples::one_shot(2, true), of_two_blocks()])?;
+        sums(comm, &executors);
+        prepare(comm, &[samples::port_all_gather(), samples::port_packets()]).map(drop)
+    });
+    results.into_iter().for_each(Result::unwrap);
+    close(&comms);
+}
