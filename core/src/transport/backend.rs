@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::completion::KernelAbort;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
+use crate::failure::Failure;
 use crate::gpu::{DeviceSlice, Event};
 use crate::memory::{Place, RegisteredMemory, Remote, Rights};
 
@@ -116,9 +117,13 @@ pub(crate) trait Backend: Send + Sync {
     fn await_arrival(&self, _arrivals: u64, backoff: &mut Backoff, deadline: Deadline) {
         self.pause(backoff, deadline);
     }
+    /// Where a failure of the connection is kept; none if only its peer or the communicator can fail.
+    fn failure(&self) -> Option<&Failure> {
+        None
+    }
     /// Returns the failure of the connection, if it has failed.
     fn check(&self) -> Result<()> {
-        Ok(())
+        self.failure().map_or(Ok(()), Failure::check)
     }
     /// The abort word of kernels that wait for signals of this connection, which the transport raises when the connection has failed
     /// or the communicator aborts; none if signals come from the device itself.

@@ -14,6 +14,7 @@ pub(crate) use served::Claim;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, Result};
+use crate::failure::Failure;
 use crate::gpu::{Context, Event};
 use crate::group::Group;
 use crate::memory::{RegisteredMemory, Rights};
@@ -299,9 +300,9 @@ impl Connection {
         self.inner.backend.check()
     }
 
-    /// The failure of the connection itself, if it has failed.
-    pub(crate) fn failure(&self) -> Result<()> {
-        self.inner.backend.check()
+    /// Where a failure of the connection itself is kept, if it can fail.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.inner.backend.failure()
     }
 
     /// The abort word of kernels that wait for its signals, if it has one of its own.

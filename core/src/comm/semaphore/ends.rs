@@ -11,6 +11,7 @@ use crate::comm::tokens::{EXPECTED_INBOUND, INBOUND, OUTBOUND, SLOT_BYTES, Token
 use crate::comm::topology::Topology;
 use crate::deadline::Deadline;
 use crate::error::Result;
+use crate::failure::Failure;
 use crate::memory::{Exchange, RegisteredMemory};
 use crate::outcome::Outcome;
 use crate::transport::Resources;
@@ -42,10 +43,10 @@ struct EndOutcome {
 }
 
 impl EndOutcome {
-    /// The failure of the connection, if it has misled a kernel: not if it failed after its last signal had come. Each kernel that leaves
-    /// early records that, or another has before it.
-    fn failure(&self) -> Result<()> {
-        if self.site.abort.record().is_some() { self.connection.failure() } else { Ok(()) }
+    /// Where the connection keeps a failure that may have misled a kernel: none if it failed after its last signal had come. Each kernel
+    /// that leaves early records that, or another has before it.
+    fn failure(&self) -> Option<&Failure> {
+        self.connection.failure().filter(|_| self.site.abort.record().is_some())
     }
 }
 
@@ -53,11 +54,12 @@ impl Outcome for EndOutcome {
     fn outcome(&self, op: &'static str) -> Result<()> {
         let control = self.site.exchange.group.control();
         control.outcome(op)?;
-        self.failure().map_err(|error| control.ended(op, error))
+        self.failure().map_or(Ok(()), Failure::check).map_err(|error| control.ended(op, error))
     }
 
     fn has_failed(&self) -> bool {
-        self.site.exchange.group.control().has_failed() || self.failure().is_err()
+        // The library asks, so no caller has the reason.
+        self.site.exchange.group.control().has_failed() || self.failure().is_some_and(Failure::has_failed)
     }
 }
 

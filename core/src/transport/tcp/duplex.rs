@@ -117,6 +117,10 @@ impl Duplex {
         self.socket.get().is_some()
     }
 
+    pub(super) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
     /// Returns the failure, if it has failed.
     #[inline]
     pub(super) fn check(&self) -> Result<()> {

@@ -42,6 +42,7 @@ use super::resources::Resources;
 use super::service::DataService;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Failure;
 use crate::gpu::Event;
 use crate::group::links;
 use crate::memory::Remote;
@@ -228,8 +229,8 @@ impl Backend for Ethernet {
         self.duplex.assist(backoff, deadline);
     }
 
-    fn check(&self) -> Result<()> {
-        self.duplex.check()
+    fn failure(&self) -> Option<&Failure> {
+        Some(self.duplex.failure())
     }
 
     fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {

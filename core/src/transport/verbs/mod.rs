@@ -29,6 +29,7 @@ use super::resources::Resources;
 use super::service::DataService;
 use crate::deadline::{Backoff, Deadline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::Failure;
 use crate::gpu::Event;
 use crate::memory::{RegisteredMemory, Rights};
 use crate::rdma::{
@@ -306,8 +307,8 @@ impl Backend for Verbs {
         }
     }
 
-    fn check(&self) -> Result<()> {
-        self.set.check()
+    fn failure(&self) -> Option<&Failure> {
+        Some(self.set.failure())
     }
 
     fn kernel_abort(&self) -> Option<&Arc<KernelAbort>> {

@@ -120,6 +120,10 @@ impl QueuePairSet {
         Ok(set)
     }
 
+    pub(super) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
     /// Why it has failed, if it has.
     #[inline]
     pub(super) fn check(&self) -> Result<()> {
