@@ -8,7 +8,7 @@ use super::mapped::Mapped;
 use super::pool::Pool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::DeviceSlice;
-use crate::message::device::{DeviceMapping, DeviceTarget, Resource, Underway};
+use crate::message::device::{DeviceMapping, ReadTarget, Resource, Underway};
 
 /// A range of memory into which a read goes.
 pub(super) struct Slice {
@@ -27,15 +27,15 @@ impl Slice {
     }
 }
 
-impl DeviceTarget for Slice {
+impl ReadTarget for Slice {
     fn len(&self) -> usize {
         self.slice.len()
     }
 
-    fn prepare(&mut self) -> Result<Resource> {
+    fn prepare(&mut self) -> Result<Option<Resource>> {
         let pool = Pool::of(self.slice.context())?;
         self.pool = Some(pool.clone());
-        Ok(pool)
+        Ok(Some(pool))
     }
 
     fn put(&self, at: usize, bytes: &[u8]) -> Result<Option<Box<dyn Underway>>> {
@@ -45,8 +45,8 @@ impl DeviceTarget for Slice {
         Ok(Some(Box::new(pool.store(&to, block)?)))
     }
 
-    fn device(&self) -> usize {
-        self.slice.context().raw().addr()
+    fn device(&self) -> Option<usize> {
+        Some(self.slice.context().raw().addr())
     }
 
     fn map(&self, descriptor: BorrowedFd<'_>, description: &[u8]) -> Result<Arc<dyn DeviceMapping>> {

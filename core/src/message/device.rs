@@ -8,6 +8,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::shared::SharedMemory;
 use crate::error::Result;
 
 /// The longest part that is staged at a time.
@@ -64,16 +65,21 @@ pub(crate) struct Handle {
 /// The longest description of memory.
 pub(crate) const DESCRIPTION: usize = 64;
 
-/// Memory of a device into which a read goes.
-pub(crate) trait DeviceTarget: Send {
+/// Memory into which a read goes, other than a vector: that of a device, or some that the program shares.
+pub(crate) trait ReadTarget: Send {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Makes what the other calls need. Called once, before the read begins.
+    /// Makes what the other calls need, of which something may be kept. Called once, before the read begins.
     ///
     /// # Errors
     /// Those of the driver.
-    fn prepare(&mut self) -> Result<Resource>;
+    fn prepare(&mut self) -> Result<Option<Resource>>;
+
+    /// The memory and the offset in it of the target's first byte, if this side's RDMA device may write there itself.
+    fn placing(&self) -> Option<(&SharedMemory, usize)> {
+        None
+    }
 
     /// Begins to copy `bytes`, at most [`STAGED`], to `at`; takes a copy of them. `None` if no staging memory is free now.
     ///
@@ -81,8 +87,8 @@ pub(crate) trait DeviceTarget: Send {
     /// Those of the driver.
     fn put(&self, at: usize, bytes: &[u8]) -> Result<Option<Box<dyn Underway>>>;
 
-    /// A number of the device that is to copy: memory that is mapped for one is not mapped for another.
-    fn device(&self) -> usize;
+    /// A number of the device that is to copy from mapped memory, which is mapped for each device by itself; none if no device does.
+    fn device(&self) -> Option<usize>;
 
     /// Maps memory of another process.
     ///
@@ -119,14 +125,19 @@ pub(crate) trait Underway: Send {
     /// # Errors
     /// If the device has failed.
     fn is_done(&mut self) -> Result<bool>;
+
+    /// Whether the end of what it belongs to is told anyway, so that nobody need ask again and again.
+    fn is_told(&self) -> bool {
+        false
+    }
 }
 
-/// Device memory into which [`Peer::read_into`](super::Peer::read_into) reads: made of a [`DeviceSlice`](crate::gpu::DeviceSlice), or of
-/// all of a [`GpuBuffer`](crate::gpu::GpuBuffer).
-pub struct Target(pub(super) Box<dyn DeviceTarget>);
+/// Memory into which [`Peer::read_into`](super::Peer::read_into) reads: made of a [`DeviceSlice`](crate::gpu::DeviceSlice), of
+/// all of a [`GpuBuffer`](crate::gpu::GpuBuffer), or of [`SharedMemory`] or a [part](SharedMemory::part) of it.
+pub struct Target(pub(super) Box<dyn ReadTarget>);
 
 impl Target {
-    pub(crate) fn new(target: Box<dyn DeviceTarget>) -> Self {
+    pub(crate) fn new(target: Box<dyn ReadTarget>) -> Self {
         Self(target)
     }
 

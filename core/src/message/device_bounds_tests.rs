@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::device::{DeviceMapping, DeviceMemory, DeviceTarget, Handle, Resource, STAGED, Staged, Underway};
+use super::device::{DeviceMapping, DeviceMemory, Handle, ReadTarget, Resource, STAGED, Staged, Underway};
 use super::exposed::Exposures;
 use super::staging::{Next, Staging};
 use super::transfer::Transfer;
@@ -77,21 +77,21 @@ fn few_parts_are_staged_ahead_of_what_is_sent() {
 /// Memory that nothing is copied into.
 struct Target;
 
-impl DeviceTarget for Target {
+impl ReadTarget for Target {
     fn len(&self) -> usize {
         LONG
     }
 
-    fn prepare(&mut self) -> Result<Resource> {
-        Ok(Arc::new(()))
+    fn prepare(&mut self) -> Result<Option<Resource>> {
+        Ok(None)
     }
 
     fn put(&self, _: usize, _: &[u8]) -> Result<Option<Box<dyn Underway>>> {
         Ok(None)
     }
 
-    fn device(&self) -> usize {
-        0
+    fn device(&self) -> Option<usize> {
+        Some(0)
     }
 
     fn map(&self, _: BorrowedFd<'_>, _: &[u8]) -> Result<Arc<dyn DeviceMapping>> {
@@ -110,7 +110,7 @@ fn a_read_into_a_device_has_few_bytes_on_their_way() {
     let mut transfers = Transfers::default();
     let deadline = Deadline::after(Duration::from_secs(3600));
     let (target, completion) = (Box::new(Target), Box::new(|_| {}));
-    transfers.add(Transfer { id: 0, token, offset: 0, deadline, completion, target });
+    transfers.add(Transfer { id: 0, token, offset: 0, deadline, completion, target, place: None });
     let mut parts = Vec::new();
     let mut step = |transfers: &mut Transfers| {
         let mut issue = |_, part: Part| {

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::keys::{Choice, Key, Keys};
-use super::one_sided::{OneSided, PIECE, Piece};
+use super::one_sided::{OneSided, PIECE, PLACED, Piece, Wanted};
 use super::reading::{Finished, Queue, Reading, Way, broken};
 use super::tokens::Token;
 use crate::error::Result;
@@ -53,9 +53,9 @@ pub(super) enum Step {
 }
 
 impl Arrival {
-    /// Copies the piece, unless nobody wants the read any more. Returns its length.
+    /// Copies the piece, unless nobody wants the read any more, or the device has placed it. Returns how many bytes that were.
     pub(super) fn copy(&mut self) -> usize {
-        let bytes = self.piece.bytes.stable().unwrap_or_default();
+        let bytes = self.piece.brought.bytes();
         if let Some(into) = self.into.get_mut(self.at..self.at + bytes.len()) {
             into.copy_from_slice(bytes);
         }
@@ -64,7 +64,7 @@ impl Arrival {
 
     /// Gives the piece up; returns its length, the place for the bytes, and the pair that it came by.
     pub(super) fn finish(self) -> (usize, Vec<u8>, u64) {
-        (self.piece.bytes.len(), self.into, self.piece.pair)
+        (self.piece.brought.len(), self.into, self.piece.pair)
     }
 }
 
@@ -159,11 +159,13 @@ impl Fetches {
             while self.begun < self.count {
                 let Some(reading) = queue.get_mut(self.begun) else { break };
                 let Way::Fetched(region) = reading.way else { break };
-                let length = PIECE.min(reading.length - reading.begun);
+                let longest = if reading.placing.is_some() { PLACED } else { PIECE };
+                let length = longest.min(reading.length - reading.begun);
                 if length > 0 {
-                    let range = region.range(reading.offset + reading.begun as u64, length as u64)?;
+                    let from = region.range(reading.offset + reading.begun as u64, length as u64)?;
+                    let place = reading.placing.as_ref().map(|placing| placing.place(reading.begun, length));
                     reading.begun += length;
-                    return Ok(Some(range));
+                    return Ok(Some(Wanted { from, place: place.transpose()? }));
                 }
                 self.begun += 1;
             }
@@ -222,6 +224,10 @@ impl Fetches {
         for (index, reading) in queue.iter_mut().enumerate() {
             if matches!(reading.way, Way::Fetched(_)) {
                 reading.way = if index < count { Way::Data } else { Way::Open };
+                if reading.placing.is_some() {
+                    // What has come is not where the rest goes.
+                    reading.got = 0;
+                }
                 reading.begun = reading.got;
             }
         }

@@ -112,7 +112,7 @@ impl Long {
         })
     }
 
-    /// As [`read`](Self::read), into the memory of a device; see [`Peer::read_into`].
+    /// As [`read`](Self::read), into the memory of a device or [`SharedMemory`](super::SharedMemory); see [`Peer::read_into`].
     ///
     /// # Errors
     /// As [`read`](Self::read); those of the driver.

@@ -6,19 +6,55 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::lent::Lent;
+use super::placing::Place;
 use super::shared::SharedMemory;
 use crate::error::Result;
 use crate::rdma::{MemoryRegion, QpAddress, RemoteRange, RemoteRegion};
 
-/// The longest piece that a device reads at a time.
+/// The longest piece that a device reads at a time, into memory of the link.
 pub(super) const PIECE: usize = 64 << 10;
+/// The same, to its place in memory of the program.
+pub(super) const PLACED: usize = 512 << 10;
+
+/// A piece to be read.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) from: RemoteRange,
+    /// Its place in memory of the program; in that of the link if there is none.
+    pub(super) place: Option<Place>,
+}
 
 /// A piece that has come.
 #[derive(Debug)]
 pub(super) struct Piece {
-    pub(super) bytes: Lent,
+    pub(super) brought: Brought,
     /// The number of the pair that brought it.
     pub(super) pair: u64,
+}
+
+/// The bytes of a piece.
+#[derive(Debug)]
+pub(super) enum Brought {
+    Bytes(Lent),
+    /// So many are in their place.
+    Placed(usize),
+}
+
+impl Brought {
+    /// Those that are in memory of the link.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes.stable().unwrap_or_default(),
+            Self::Placed(_) => &[],
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Placed(length) => *length,
+        }
+    }
 }
 
 /// The number of an exposure: slot and age of its tokens.
@@ -88,11 +124,14 @@ pub(super) trait OneSided: Send + Sync {
     /// Whether the reader's end is connected.
     fn is_connected(&self) -> bool;
 
-    /// Begins to read what `next` gives, each at most [`PIECE`] bytes long, while there is room.
+    /// Lets this side's own requests write to `memory`; the registration is kept for later ones. `None` if the device cannot.
+    fn target(&self, memory: &SharedMemory) -> Option<MemoryRegion>;
+
+    /// Begins to read what `next` gives while there is room: each at most [`PIECE`] bytes long, or [`PLACED`] if it has a place.
     ///
     /// # Errors
     /// Those of the device. The pair is gone then, with all that was begun.
-    fn begin(&self, next: &mut dyn FnMut() -> Result<Option<RemoteRange>>) -> Result<()>;
+    fn begin(&self, next: &mut dyn FnMut() -> Result<Option<Wanted>>) -> Result<()>;
 
     /// The oldest piece that was begun and not released, if it has come.
     ///

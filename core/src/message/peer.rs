@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::copying::IN_CALL;
-use super::device::Target;
+use super::device::{ReadTarget, Target};
 use super::head::{Head, Operation};
 use super::line::Line;
 use super::member::Member;
 use super::memory::Memory;
 use super::offers::Delivery;
+use super::one_sided::PIECE;
+use super::placing::Placing;
 use super::read::Read;
 use super::reading::Completion;
 use super::sending::Sending;
@@ -224,12 +226,14 @@ impl Peer {
         Ok(Begun::Posted(Read::new(member, line, id)))
     }
 
-    /// As [`read`](Self::read), into all of the memory of a device; into a part of a buffer with
-    /// [`GpuBuffer::slice`](crate::gpu::GpuBuffer::slice). Nothing else may use that memory until `completion` has run. After an error it may hold
-    /// anything.
+    /// As [`read`](Self::read), into all of the memory of a device, or into [`SharedMemory`](super::SharedMemory) of this process; into a part of
+    /// it with [`GpuBuffer::slice`](crate::gpu::GpuBuffer::slice) or [`SharedMemory::part`](super::SharedMemory::part). Nothing else may use that
+    /// memory until `completion` has run; a read that is cancelled or too late ends when nothing writes there any more. After an error it
+    /// may hold anything.
     ///
-    /// The memory of a device of the same host is mapped at the first read, where both ends can, and copied by the reader's device. Else
-    /// the data comes through the host's memory, a bounded part at a time.
+    /// Device memory of the same host is mapped at the first read, where both ends can, and copied by the reader's device. Over a queue pair, this
+    /// side's RDMA device reads into `SharedMemory` itself, without a copy. Else the data comes through other memory of the host, a bounded
+    /// part at a time.
     ///
     /// # Errors
     /// As [`read`](Self::read); those of the driver.
@@ -259,7 +263,10 @@ impl Peer {
         make: impl FnOnce(C) -> Completion,
     ) -> Result<Begun<Read, Target, C>> {
         let (member, line) = (&self.member, self.check_read(token, offset, target.len())?);
-        member.hub.exposures.keep(target.prepare().map_err(|error| error.of("read"))?);
+        let resource = target.prepare().map_err(|error| error.of("read"))?;
+        resource.into_iter().for_each(|resource| member.hub.exposures.keep(resource));
+        // Without the lock: memory may have to be registered.
+        let place = Self::place_of(&*target, token, line);
         let mut reads = lock(&line.reads);
         if !reads.has_room(member.hub.limits.reads)? {
             drop(reads);
@@ -268,13 +275,23 @@ impl Peer {
             return Ok(Begun::Retry(Refused { reason: Reason::TooManyReads, data, completion }));
         }
         let completion = make(completion);
-        let id = reads.add_transfer(Transfer { id: 0, token: *token, offset, deadline, completion, target });
+        let transfer = Transfer { id: 0, token: *token, offset, deadline, completion, target, place };
+        let id = reads.add_transfer(transfer);
         line.note_transfers(&reads);
         drop(reads);
         member.transfer(line);
         member.mark_timed();
         member.mark_dirty();
         Ok(Begun::Posted(Read::new(member, line, id)))
+    }
+
+    /// The place of `target`, if this side's RDMA device is to write there itself what it reads of the memory of `token`. Short reads are copied:
+    /// that takes less time than registering could.
+    fn place_of(target: &dyn ReadTarget, token: &Token, line: &Line) -> Option<Placing> {
+        let (memory, at) = target.placing().filter(|_| target.len() >= PIECE && !token.device)?;
+        let wire = line.wire()?;
+        let device = wire.one_sided().filter(|device| device.is_able())?;
+        device.target(memory).map(|region| Placing::new(region, at))
     }
 
     /// A read was refused: its thread may sleep next, until there is room or the peer ends. Reads tell of room themselves, because the

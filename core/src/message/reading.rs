@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::device::DeviceTarget;
+use super::device::ReadTarget;
 use super::mappings::{Mapping, Mappings};
+use super::placing::Placing;
 use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -22,7 +23,7 @@ pub(super) struct Finished {
     /// The read into a device that it is a part of.
     pub(super) transfer: Option<u32>,
     /// The memory into which it went, if that is a device's: dropped before the completion runs.
-    pub(super) target: Option<Box<dyn DeviceTarget>>,
+    pub(super) target: Option<Box<dyn ReadTarget>>,
 }
 
 /// A read under way.
@@ -32,6 +33,8 @@ pub(super) struct Reading {
     pub(super) offset: u64,
     /// The place for the bytes; moves to `landing` with the first of them.
     pub(super) into: Vec<u8>,
+    /// The place for the bytes to which this side's device brings them, if it does; then `into` is empty.
+    pub(super) placing: Option<Arc<Placing>>,
     pub(super) length: usize,
     pub(super) got: usize,
     /// Bytes that the device has been asked for.
@@ -77,6 +80,14 @@ impl Reading {
     pub(super) fn end(self, outcome: Result<Vec<u8>>) -> Option<Finished> {
         let Self { id, transfer, completion, .. } = self;
         completion.map(|completion| Finished { id, completion, outcome, transfer, target: None })
+    }
+
+    /// Makes a place for the bytes, unless this side's device brings them to one of the program's.
+    pub(super) fn provide(&mut self) {
+        let may_be_placed = matches!(self.way, Way::Open | Way::Fetched(_));
+        if self.placing.take_if(|_| !may_be_placed).is_some() {
+            self.into = vec![0; self.length];
+        }
     }
 
     /// Looks whether the memory is mapped.

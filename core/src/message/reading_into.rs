@@ -33,15 +33,16 @@ impl Reads {
         let mut issue = |transfer, part: Part| {
             let id = *next;
             *next = next.wrapping_add(1);
-            let Part { token, offset, into, maps: asks } = part;
+            let Part { token, offset, into, length, placing, maps: asks } = part;
             let may_map = asks || (*maps && token.shared && !token.device);
             queue.push_back(Reading {
                 id,
                 token,
                 offset,
-                length: into.len(),
-                way: Way::new(may_map, *fetches && !token.device && !into.is_empty()),
+                length,
+                way: Way::new(may_map, *fetches && !token.device && length > 0),
                 into,
+                placing,
                 got: 0,
                 begun: 0,
                 // The whole has one.

@@ -77,6 +77,7 @@ impl Reads {
             offset,
             length: into.len(),
             into,
+            placing: None,
             got: 0,
             begun: 0,
             way,
@@ -137,6 +138,7 @@ impl Reads {
             }
             reading.find(&mut self.mappings);
             let pair = self.fetched.choose(reading, device);
+            reading.provide();
             let operation = match reading.way {
                 // Answered when all before it are.
                 Way::Data | Way::Shared if self.fetched.count() > 0 => break,

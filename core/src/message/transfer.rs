@@ -5,8 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::device::{DeviceMapping, DeviceTarget, Underway};
+use super::device::{DeviceMapping, ReadTarget, Underway};
 use super::mappings::Mapping;
+use super::placing::Placing;
 use super::reading::{Completion, Finished};
 use super::revocation::after_copying;
 use super::tokens::Token;
@@ -24,7 +25,9 @@ pub(super) struct Transfer {
     pub(super) offset: u64,
     pub(super) deadline: Deadline,
     pub(super) completion: Completion,
-    pub(super) target: Box<dyn DeviceTarget>,
+    pub(super) target: Box<dyn ReadTarget>,
+    /// The target, if this side's RDMA device may write there.
+    pub(super) place: Option<Placing>,
 }
 
 /// One that is under way.
@@ -59,7 +62,7 @@ pub(super) enum Way {
 /// Memory of a peer's device, mapped for one of this side's.
 pub(super) struct Mapped {
     pub(super) token: Token,
-    pub(super) device: usize,
+    pub(super) device: Option<usize>,
     /// The page with the word of the exposure.
     pub(super) word: Mapping,
     pub(super) memory: Arc<dyn DeviceMapping>,
@@ -150,7 +153,7 @@ impl Open {
                 *spare = bytes;
             }
         }
-        turn.waits |= !self.copies.is_empty() || !self.come.is_empty();
+        turn.waits |= self.copies.iter().any(|copy| !copy.is_told()) || !self.come.is_empty();
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::device::STAGED;
 use super::mappings::Mapping;
+use super::placing::Placing;
 use super::reading::Finished;
 use super::tokens::Token;
 use super::transfer::{Mapped, Open, Transfer, Turn, Way};
@@ -36,6 +37,9 @@ pub(super) struct Part {
     pub(super) token: Token,
     pub(super) offset: u64,
     pub(super) into: Vec<u8>,
+    pub(super) length: usize,
+    /// The place for the bytes, if this side's RDMA device may bring them there; `into` is empty then.
+    pub(super) placing: Option<Arc<Placing>>,
     pub(super) maps: bool,
 }
 
@@ -220,7 +224,8 @@ impl Transfers {
             }
             if matches!(open.way, Way::Undecided) {
                 let (token, device) = (open.transfer.token, open.transfer.target.device());
-                open.way = if !(maps && token.shared && token.device) || self.unmappable.contains(&token) {
+                let can_map = maps && token.shared && token.device && device.is_some();
+                open.way = if !can_map || self.unmappable.contains(&token) {
                     Way::Parts
                 } else if let Some(known) =
                     self.mapped.iter().position(|mapped| mapped.token == token && mapped.device == device)
@@ -228,7 +233,8 @@ impl Transfers {
                     self.mapped[..=known].rotate_right(1);
                     Way::Mapped(self.mapped[0].clone())
                 } else {
-                    let part = Part { token, offset: open.transfer.offset, into: Vec::new(), maps: true };
+                    let offset = open.transfer.offset;
+                    let part = Part { token, offset, into: Vec::new(), length: 0, placing: None, maps: true };
                     open.parts.push((issue(open.transfer.id, part), open.length));
                     turn.moved += 1;
                     Way::Asking
@@ -246,10 +252,19 @@ impl Transfers {
                 Way::Parts => {
                     while open.wants_part() && parts < MAX_PARTS && bytes < MAX_BYTES {
                         let length = STAGED.min(open.length - open.begun);
-                        let mut into = std::mem::take(&mut self.spare);
-                        into.resize(length, 0);
-                        let Transfer { id, token, offset, .. } = open.transfer;
-                        let part = Part { token, offset: offset + open.begun as u64, into, maps: false };
+                        let Transfer { id, token, offset, ref place, .. } = open.transfer;
+                        let placing = place.as_ref().filter(|_| length > 0);
+                        let placing = placing.map(|place| Arc::new(place.behind(open.begun)));
+                        let mut into = Vec::new();
+                        match &placing {
+                            Some(placing) => open.copies.push_back(Box::new(placing.underway())),
+                            None => {
+                                into = std::mem::take(&mut self.spare);
+                                into.resize(length, 0);
+                            }
+                        }
+                        let offset = offset + open.begun as u64;
+                        let part = Part { token, offset, into, length, placing, maps: false };
                         open.parts.push((issue(id, part), open.begun));
                         (open.begun, open.asked) = (open.begun + length, true);
                         (parts, bytes, turn.moved) = (parts + 1, bytes + length, turn.moved + 1);

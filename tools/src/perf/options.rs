@@ -233,10 +233,10 @@ const RULES: &[Rule] = &[
         why: "it measures pairs, one direction at a time",
     },
     Rule {
-        options: &["window"],
+        options: &["window", "into"],
         operations: &["message", "message-rate"],
         if_: ALWAYS,
-        why: "only reads have a window",
+        why: "only reads have a window and a destination",
     },
     Rule { options: &["mix"], operations: ONE_BY_ONE, if_: ALWAYS, why: "it measures one size at a time" },
     Rule {

@@ -43,7 +43,7 @@ const OPERATIONS: [(&str, &[&str]); 32] = [
 ];
 
 /// A value of each option other than its default, and the parameter of the header that shows it.
-const VALUES: [(&str, &str, Shown); 34] = [
+const VALUES: [(&str, &str, Shown); 35] = [
     ("min-bytes", "64", Shown::Parameter("min_bytes", "64")),
     ("max-bytes", "192", Shown::Parameter("max_bytes", "192")),
     ("step-factor", "3", Shown::Parameter("step_factor", "3")),
@@ -69,6 +69,7 @@ const VALUES: [(&str, &str, Shown); 34] = [
     ("memory", "host", Shown::Parameter("memory", "\"host\"")),
     ("peer-memory", "host", Shown::Parameter("peer_memory", "\"host\"")),
     ("window", "5", Shown::Parameter("window", "5")),
+    ("into", "shared", Shown::Parameter("into", "\"shared\"")),
     ("connections", "2", Shown::Parameter("connections", "2")),
     ("pattern", "bidirectional", Shown::Parameter("pattern", "\"bidirectional\"")),
     ("mix", "64,128", Shown::Parameter("mix", "[64,128]")),
@@ -138,7 +139,7 @@ fn idle(operation: &str) -> &'static [&'static str] {
         "broadcast" | "gather" | "scatter" => &["op", "bidirectional"],
         "reduce" => &["bidirectional"],
         "write-lat" | "flush" => &["window", "connections", "pattern", "mix"],
-        "message" | "message-rate" => &["window"],
+        "message" | "message-rate" => &["window", "into"],
         _ => &[],
     }
 }

@@ -1,6 +1,6 @@
 //! Reads into devices that map the owner's memory and copy as slowly as the test says.
 
-use super::super::device::{DeviceMapping, DeviceTarget, Resource, Underway};
+use super::super::device::{DeviceMapping, ReadTarget, Resource, Underway};
 use super::staged::Fake;
 use super::*;
 
@@ -51,13 +51,13 @@ impl Underway for Slow {
 
 const LENGTH: usize = 100;
 
-impl DeviceTarget for Slow {
+impl ReadTarget for Slow {
     fn len(&self) -> usize {
         LENGTH
     }
 
-    fn prepare(&mut self) -> Result<Resource> {
-        Ok(Arc::new(()))
+    fn prepare(&mut self) -> Result<Option<Resource>> {
+        Ok(None)
     }
 
     fn put(&self, _: usize, _: &[u8]) -> Result<Option<Box<dyn Underway>>> {
@@ -65,8 +65,8 @@ impl DeviceTarget for Slow {
         Ok(Some(Box::new(self.clone())))
     }
 
-    fn device(&self) -> usize {
-        1
+    fn device(&self) -> Option<usize> {
+        Some(1)
     }
 
     fn map(&self, _: BorrowedFd<'_>, _: &[u8]) -> Result<Arc<dyn DeviceMapping>> {

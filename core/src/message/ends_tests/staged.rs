@@ -1,6 +1,6 @@
 //! Memory of a device that no GPU is behind: what the contract leaves to the messenger.
 
-use super::super::device::{DeviceMapping, DeviceMemory, DeviceTarget, Handle, Resource, Staged, Underway};
+use super::super::device::{DeviceMapping, DeviceMemory, Handle, ReadTarget, Resource, Staged, Underway};
 use super::*;
 
 /// Memory of which copies do what the test says.
@@ -58,13 +58,13 @@ impl Underway for Nothing {
     }
 }
 
-impl DeviceTarget for Into {
+impl ReadTarget for Into {
     fn len(&self) -> usize {
         lock(&self.bytes).len()
     }
 
-    fn prepare(&mut self) -> Result<Resource> {
-        Ok(Arc::new(()))
+    fn prepare(&mut self) -> Result<Option<Resource>> {
+        Ok(None)
     }
 
     fn put(&self, at: usize, bytes: &[u8]) -> Result<Option<Box<dyn Underway>>> {
@@ -72,8 +72,8 @@ impl DeviceTarget for Into {
         Ok(Some(Box::new(Nothing)))
     }
 
-    fn device(&self) -> usize {
-        1
+    fn device(&self) -> Option<usize> {
+        Some(1)
     }
 
     fn map(&self, _: BorrowedFd<'_>, description: &[u8]) -> Result<Arc<dyn DeviceMapping>> {

@@ -75,6 +75,40 @@ fn any_part_is_read_in_order_and_without_the_owner_over_rings() {
     }
 }
 
+/// Of every kind, from shared memory and into it; what is beside the target stays as it is.
+#[test]
+fn reads_go_into_shared_memory_too() {
+    let (a, b) = (messenger(0), messenger(1));
+    let bytes = pattern(1_500_000);
+    let exposed = [b.expose(shared(&bytes)).unwrap(), b.expose(bytes.clone()).unwrap()];
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let target = shared(&vec![0xa5; 1_600_000]);
+    for round in 0..3 {
+        for (offset, length) in [(0, 1_500_000), (7, 1), (9, 0), (5, 65_536), (1, 700_001)] {
+            for (kind, exposed) in exposed.iter().enumerate() {
+                target.fill(0xa5);
+                let (seen, place) = (Seen::new(), target.part(round + 33, length).unwrap());
+                peer.read_into(&exposed.token(), offset, place, SOON, seen.adder())
+                    .unwrap()
+                    .posted()
+                    .unwrap();
+                until(&[&a, &b], || seen.len() == 1);
+                seen.take().remove(0).unwrap();
+                let mut expected = vec![0xa5; target.len()];
+                expected[round + 33..][..length].copy_from_slice(&bytes[offset as usize..][..length]);
+                let mut got = vec![0; target.len()];
+                target.read(0, &mut got).unwrap();
+                assert!(got == expected, "{length} bytes at {offset} of kind {kind}");
+            }
+        }
+    }
+    for (offset, length) in [(0, 1_600_001), (1_600_000, 1), (usize::MAX, 1), (1, usize::MAX)] {
+        assert_eq!(target.part(offset, length).unwrap_err().kind(), ErrorKind::InvalidUsage);
+    }
+    let error = peer.read_into(&exposed[0].token(), 0, &target, SOON, drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidUsage, "longer than the memory: {error}");
+}
+
 #[test]
 fn reads_of_all_kinds_of_memory_end_in_the_order_of_the_calls() {
     let (a, b) = (messenger(0), messenger(1));

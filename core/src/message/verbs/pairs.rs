@@ -17,12 +17,12 @@ use super::owner::OwnerEnd;
 use super::reader::{Reader, Unconnected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::lent::Lent;
-use crate::message::one_sided::{Exposure, OneSided, Piece, Rights, Stock};
+use crate::message::one_sided::{Exposure, OneSided, Piece, Rights, Stock, Wanted};
 use crate::message::reading::broken;
 use crate::message::shared::SharedMemory;
 use crate::net::random_bytes;
 use crate::rdma::{
-    Access, CompletionChannel, CompletionQueue, KeepAlive, MemoryRegion, QpAddress, RemoteRange, RemoteRegion,
+    Access, CompletionChannel, CompletionQueue, KeepAlive, MemoryRegion, QpAddress, RemoteRegion,
 };
 use crate::sync::{Mutex, lock};
 
@@ -110,13 +110,22 @@ impl Pairs {
         }
     }
 
+    /// The one registration of `memory`: for windows, which show it to peers, and for what this side reads into it.
+    fn register_shared(&self, memory: &SharedMemory) -> Result<MemoryRegion> {
+        let access =
+            if self.nic.has_windows() { Access::LOCAL_WRITE | Access::BIND } else { Access::LOCAL_WRITE };
+        let register = || self.register_for(&memory.lent(), access, memory.mapping());
+        self.nic.regions.get(memory, register)
+    }
+
     /// Registers `bytes` under a made-up address.
     fn register_for(&self, bytes: &Lent, access: Access, keep: KeepAlive) -> Result<MemoryRegion> {
         let address = bytes.address().cast_mut();
         let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
         self.nic.regions.making_room(|| {
-            // SAFETY: `keep` keeps the bytes readable and where they are (both callers). The device only reads them, here and for the peer,
-            // which tolerates everything that `Lent` allows others to do.
+            // SAFETY: `keep` keeps the bytes where they are (all callers), readable and, with the right to write, writable. For the peer the device
+            // only reads them, which tolerates everything that `Lent` allows others to do. It writes what this side reads there, to
+            // shared memory, of which nobody has references.
             unsafe { self.nic.domain.register_as(address, bytes.len(), named, access, keep.clone()) }
         })
     }
@@ -199,14 +208,19 @@ impl OneSided for Pairs {
         matches!(lock(&self.reader).end, End::Connected(_))
     }
 
-    fn begin(&self, next: &mut dyn FnMut() -> Result<Option<RemoteRange>>) -> Result<()> {
+    fn target(&self, memory: &SharedMemory) -> Option<MemoryRegion> {
+        let region = self.register_shared(memory);
+        region.inspect_err(|error| log::info!("reads into shared memory are copied there: {error}")).ok()
+    }
+
+    fn begin(&self, next: &mut dyn FnMut() -> Result<Option<Wanted>>) -> Result<()> {
         lock(&self.reader).connected(|reader| reader.begin(next))
     }
 
     fn take(&self) -> Result<Option<Piece>> {
         let mut state = lock(&self.reader);
         let pair = state.made;
-        Ok(state.connected(Reader::take)?.map(|bytes| Piece { bytes, pair }))
+        Ok(state.connected(Reader::take)?.map(|brought| Piece { brought, pair }))
     }
 
     fn release(&self, pair: u64) {
@@ -252,8 +266,7 @@ impl OneSided for Pairs {
         if let Some(shared) = shared {
             // One registration for all exposures: each is of all of it.
             debug_assert_eq!((bytes.address(), bytes.len()), (shared.as_ptr().cast_const(), shared.len()));
-            let register = || self.register_for(bytes, Access::BIND, shared.mapping());
-            let region = nic.regions.get(shared, register);
+            let region = self.register_shared(shared);
             let region = region.inspect_err(|error| log::info!("no window can show shared memory: {error}"));
             return region.ok().map(|region| Stock::new(region, length, None));
         }

@@ -1,4 +1,4 @@
-//! The reader's end of a pair for reads, and the memory into which its device reads.
+//! The reader's end of a pair for reads, and the memory of the link into which its device reads what has no place elsewhere.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use super::memory::Slots;
 use super::nic::{Nic, Place};
 use crate::error::{Error, Result};
 use crate::message::lent::Lent;
-use crate::message::one_sided::PIECE;
+use crate::message::one_sided::{Brought, PIECE, Wanted};
+use crate::message::placing;
 use crate::rdma::{
     Access, Batch, CompletionChannel, CompletionQueue, Init, QpAddress, QpOptions, QueuePair, ReadyToSend,
-    RemoteRange,
 };
 
-/// Pieces that one link reads at a time: with [`PIECE`], into 1 MiB.
+/// Pieces that one link reads at a time: with [`PIECE`], into 1 MiB of its memory.
 pub(super) const PIECES: u32 = 16;
 
 /// An end whose peer is not known.
@@ -39,6 +39,8 @@ pub(super) struct Reader {
     kit: Kit,
     batch: Batch,
     lengths: [u32; PIECES as usize],
+    /// Of the pieces that are not to come into their slots. Dropped behind the queue pair: what a place belongs to ends then.
+    places: [Option<placing::Place>; PIECES as usize],
     /// Numbers of pieces: the next one to begin, the next one to come, the next one to release.
     begun: u64,
     come: u64,
@@ -75,21 +77,35 @@ impl Unconnected {
             return Err(Error::new(crate::ErrorKind::Unsupported, "read", text));
         }
         let batch = Batch::with_capacity(PIECES as usize);
-        let (lengths, begun, come, released) = ([0; PIECES as usize], 0, 0, 0);
-        let failure = None;
-        Ok(Reader { queue_pair, kit: self.kit, batch, lengths, begun, come, released, depth, failure })
+        let (lengths, places) = ([0; PIECES as usize], [const { None }; PIECES as usize]);
+        let (begun, come, released, failure) = (0, 0, 0, None);
+        Ok(Reader {
+            queue_pair,
+            kit: self.kit,
+            batch,
+            lengths,
+            places,
+            begun,
+            come,
+            released,
+            depth,
+            failure,
+        })
     }
 }
 
 impl Reader {
     /// Begins what `next` gives while there is room.
-    pub(super) fn begin(&mut self, next: &mut dyn FnMut() -> Result<Option<RemoteRange>>) -> Result<()> {
+    pub(super) fn begin(&mut self, next: &mut dyn FnMut() -> Result<Option<Wanted>>) -> Result<()> {
         while self.begun - self.come < self.depth && self.begun - self.released < PIECES.into() {
-            let Some(from) = next()? else { break };
+            let Some(Wanted { from, place }) = next()? else { break };
             let slot = (self.begun % u64::from(PIECES)) as usize;
-            let into = self.kit.slots.range(slot as u32, from.len() as usize)?;
+            let into = match &place {
+                Some(place) => place.range,
+                None => self.kit.slots.range(slot as u32, from.len() as usize)?,
+            };
             self.batch.read(into, from)?.id(self.begun).signalled();
-            self.lengths[slot] = from.len() as u32;
+            (self.lengths[slot], self.places[slot]) = (from.len() as u32, place);
             self.begun += 1;
         }
         self.queue_pair.post(&mut self.batch).map_err(|error| error.error)
@@ -117,16 +133,20 @@ impl Reader {
     }
 
     /// The oldest piece that was not released, if it has come.
-    pub(super) fn take(&mut self) -> Result<Option<Lent>> {
+    pub(super) fn take(&mut self) -> Result<Option<Brought>> {
         if !self.poll()? {
             return Ok(None);
         }
         let slot = (self.released % u64::from(PIECES)) as usize;
         let (memory, length) = (self.kit.slots.slot(slot as u32), self.lengths[slot] as usize);
+        if self.places[slot].take().is_some() {
+            return Ok(Some(Brought::Placed(length)));
+        }
         let address = NonNull::new(memory.as_ptr()).unwrap_or(NonNull::dangling());
         // SAFETY: the slots live as long as the share in them, which is the owner here. The read into this one has completed, and
         // the next one there is begun only after `release`, before which the caller drops the result (contract of `OneSided`).
-        Ok(Some(unsafe { Lent::new(address, length, true, self.kit.slots.clone()) }))
+        let bytes = unsafe { Lent::new(address, length, true, self.kit.slots.clone()) };
+        Ok(Some(Brought::Bytes(bytes)))
     }
 
     /// The oldest piece was used.

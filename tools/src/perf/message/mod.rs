@@ -7,6 +7,7 @@ mod limits;
 mod memory;
 mod pair;
 mod partner;
+mod place;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use anyhow::Result;
 use aqueduct::Deadline;
 use aqueduct::internals::env;
+use aqueduct::message::SharedMemory;
 
 use super::args::Results;
 use super::head::Head;
@@ -44,6 +46,24 @@ pub(super) enum Operation {
     Read,
 }
 
+/// Memory into which reads go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Destination {
+    /// Vectors
+    Vector,
+    /// The library's shared memory, into which an RDMA device reads without a copy
+    Shared,
+}
+
+impl Destination {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Vector => "vector",
+            Self::Shared => "shared",
+        }
+    }
+}
+
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -57,6 +77,9 @@ pub(crate) struct Args {
     /// Reads that are under way at a time
     #[arg(short = 'W', long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: u32,
+    /// Memory of the reader into which reads go
+    #[arg(long, value_enum, default_value = "vector")]
+    into: Destination,
     /// Give up after this time: seconds, or with a unit, such as 500ms, 5s or 2m
     #[arg(long, default_value = "120", value_name = "TIME", value_parser = env::time)]
     timeout: Duration,
@@ -98,7 +121,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
     head.line(format!("two processes of this host, over {}", ways.join(" and ")));
     head.parameters(args.sweep.parameters((min, max)));
     head.parameters([("iterations", iterations.into()), ("window", args.window.into())]);
-    head.parameters([("transport", ways.join(",").into())]);
+    head.parameters([("transport", ways.join(",").into()), ("into", args.into.name().into())]);
     head.time(operation.meaning());
     let progress = Progress::start(true);
     let table = choose(args.results.stats, NcclTable::default());
@@ -111,7 +134,7 @@ pub(super) fn execute(args: &Args, operation: Operation) -> Result<ExitCode> {
             let both = match operation {
                 Operation::Latency => latency(&mut pair, way, size, iterations)?,
                 Operation::Rate => rate(&mut pair, way, size, iterations)?,
-                Operation::Read => read(&mut pair, way, size, iterations, args.window)?,
+                Operation::Read => read(&mut pair, way, size, iterations, (args.window, args.into))?,
             };
             output.rows(operation.rows(way, size, both))?;
         }
@@ -229,13 +252,23 @@ fn rate(pair: &mut Pair, way: Way, size: u64, iterations: u32) -> Result<Both> {
 }
 
 /// Windows of reads, one after the other.
-fn read(pair: &mut Pair, way: Way, size: u64, iterations: u32, window: u32) -> Result<Both> {
+fn read(
+    pair: &mut Pair,
+    way: Way,
+    size: u64,
+    iterations: u32,
+    (window, into): (u32, Destination),
+) -> Result<Both> {
     let each = iterations.div_ceil(SAMPLES).max(window);
     let mut both = Both { calls: each, ..Both::default() };
     let token = pair.exposed(size)?;
-    pair.reads(&token, window, window)?;
+    let reads = |pair: &mut Pair, count| match into {
+        Destination::Vector => pair.reads::<Vec<u8>>(&token, count, window),
+        Destination::Shared => pair.reads::<SharedMemory>(&token, count, window),
+    };
+    reads(pair, window)?;
     for _ in 0..SAMPLES {
-        let (time, wrong) = pair.reads(&token, each, window)?;
+        let (time, wrong) = reads(pair, each)?;
         both.ours.push(time / f64::from(each));
         both.wrong += wrong;
         let total: f64 = match way {

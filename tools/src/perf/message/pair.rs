@@ -10,11 +10,12 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use aqueduct::Deadline;
 use aqueduct::bootstrap::Selection;
-use aqueduct::message::{Begun, Messenger, MessengerConfig, Peer, Queue, Secret, Sent, Token};
+use aqueduct::message::{Messenger, MessengerConfig, Peer, Queue, Secret, Sent, Token};
 use clap::ValueEnum as _;
 
 use super::bare::{Bare, Work};
 use super::limits::{Flags, YIELD};
+use super::place::Place;
 use crate::program;
 
 /// Kinds of messages.
@@ -188,22 +189,21 @@ impl Pair {
     }
 
     /// Reads all of the memory `count` times, `window` at a time; the time in µs and the number of wrong bytes of the last reads.
-    pub(super) fn reads(&mut self, token: &Token, count: u32, window: u32) -> Result<(f64, u64)> {
+    pub(super) fn reads<P: Place>(&mut self, token: &Token, count: u32, window: u32) -> Result<(f64, u64)> {
         let length = usize::try_from(token.len())?;
         let (tell, told) = mpsc::channel();
-        let mut spare: Vec<Vec<u8>> = (0..window).map(|_| vec![0; length]).collect();
+        let mut spare = (0..window).map(|_| P::new(length)).collect::<Result<Vec<P>>>()?;
         let (mut begun, mut done) = (0, 0);
         let since = Instant::now();
         while done < count {
             while begun < count
                 && let Some(into) = spare.pop()
             {
-                let tell = tell.clone();
-                match self.peer.read(token, 0, into, self.deadline, move |read| drop(tell.send(read)))? {
-                    Begun::Posted(_) => begun += 1,
+                match into.begin(&self.peer, token, self.deadline, tell.clone())? {
+                    None => begun += 1,
                     // More than may be under way: tried again when one has ended.
-                    Begun::Retry(refused) => {
-                        spare.push(refused.data);
+                    Some(refused) => {
+                        spare.push(refused);
                         break;
                     }
                 }
@@ -216,7 +216,8 @@ impl Pair {
             self.deadline.check("perf", "reads to complete")?;
         }
         let time = since.elapsed().as_secs_f64() * 1e6;
-        Ok((time, spare.iter().take(count as usize).map(|bytes| wrong(bytes, length, 7)).sum()))
+        let read = spare.into_iter().take(count as usize);
+        Ok((time, read.map(|place| Ok(wrong(&place.bytes()?, length, 7))).sum::<Result<u64>>()?))
     }
 
     /// The bare socket's times, see [`Bare::measure`].

@@ -23,11 +23,11 @@ fn join(reader: &Pairs, owner: &Pairs) {
 fn read(reader: &Pairs, memory: &MemoryRegion) -> Result<Vec<u8>> {
     let memory = memory.remote();
     let mut next = Some(memory.range(0, memory.len())?);
-    reader.begin(&mut || Ok(next.take()))?;
+    reader.begin(&mut || Ok(next.take().map(wanted)))?;
     let deadline = Deadline::after(SOON);
     loop {
         if let Some(piece) = reader.take()? {
-            let bytes = piece.bytes.copy();
+            let bytes = piece.brought.bytes().to_vec();
             let pair = piece.pair;
             drop(piece);
             reader.release(pair);
@@ -53,7 +53,7 @@ fn pairs_are_made_again_as_long_as_they_bring_something() {
     };
     let refused = |gone: crate::rdma::RemoteRegion| {
         let mut next = Some(gone.range(0, 64).unwrap());
-        let begun = reader.begin(&mut || Ok(next.take()));
+        let begun = reader.begin(&mut || Ok(next.take().map(wanted)));
         let deadline = Deadline::after(SOON);
         begun.and_then(|()| {
             while reader.take()?.is_none() {

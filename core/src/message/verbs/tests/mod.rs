@@ -8,6 +8,7 @@ mod frames;
 mod hostile;
 mod making_pairs;
 mod pairs;
+mod placed;
 mod reading;
 mod receives;
 mod refused;
@@ -25,10 +26,11 @@ use super::*;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::message::head::{Head, Operation};
+use crate::message::one_sided::Wanted;
 use crate::message::wire::{Landing, Sink, Wire};
 use crate::net::RawStream;
 use crate::net::ready::wait_readable;
-use crate::rdma::{Verbs, standin};
+use crate::rdma::{RemoteRange, Verbs, standin};
 
 pub(super) const SOON: Duration = Duration::from_secs(30);
 /// Nothing that a test waits for takes so long.
@@ -54,6 +56,11 @@ impl RawStream for Socket {
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A piece without a place.
+pub(super) fn wanted(from: RemoteRange) -> Wanted {
+    Wanted { from, place: None }
 }
 
 pub(super) fn verbs() -> Verbs {

@@ -20,7 +20,7 @@ fn begun(reader: &dyn OneSided, owner: &dyn OneSided) -> (MemoryRegion, u32) {
     let pair = reader.number().unwrap();
     standin::hold(pair);
     let mut left = Some(region.remote().range(0, 8).unwrap());
-    reader.begin(&mut || Ok(left.take())).unwrap();
+    reader.begin(&mut || Ok(left.take().map(wanted))).unwrap();
     (region, pair)
 }
 
@@ -54,7 +54,7 @@ fn an_end_that_nobody_asked_for_changes_nothing() {
     standin::release(pair);
     standin::settle();
     let piece = reader.take().unwrap().expect("the piece was not released");
-    assert_eq!(piece.bytes.stable().unwrap(), &body(100)[..8]);
+    assert_eq!(piece.brought.bytes(), &body(100)[..8]);
     reader.release(piece.pair);
     assert_eq!(read(reader, &region.remote()).unwrap(), body(100)[..8]);
 }

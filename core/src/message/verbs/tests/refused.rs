@@ -28,11 +28,11 @@ pub(super) fn connect(one: &dyn OneSided, two: &dyn OneSided) {
 /// Reads the first bytes of `region`; an error ends the pair.
 pub(super) fn read(one: &dyn OneSided, region: &RemoteRegion) -> Result<Vec<u8>> {
     let mut left = Some(region.range(0, 8)?);
-    one.begin(&mut || Ok(left.take()))?;
+    one.begin(&mut || Ok(left.take().map(wanted)))?;
     let deadline = Deadline::after(SOON);
     loop {
         if let Some(piece) = one.take()? {
-            let bytes = piece.bytes.stable().unwrap().to_vec();
+            let bytes = piece.brought.bytes().to_vec();
             let pair = piece.pair;
             drop(piece);
             one.release(pair);
@@ -130,14 +130,14 @@ fn there_is_room_for_so_many_pieces() {
     while come < 100 {
         let ask = &mut || {
             asked += 1;
-            registered.remote().range(asked % 90, 1 + asked % 7).map(Some)
+            registered.remote().range(asked % 90, 1 + asked % 7).map(wanted).map(Some)
         };
         reader.begin(ask).unwrap();
         assert!(asked - come <= u64::from(PIECES));
         if let Some(piece) = reader.take().unwrap() {
             come += 1;
             let expected = &body(100)[(come % 90) as usize..][..(1 + come % 7) as usize];
-            assert_eq!(piece.bytes.stable().unwrap(), expected, "piece {come}");
+            assert_eq!(piece.brought.bytes(), expected, "piece {come}");
             let pair = piece.pair;
             drop(piece);
             reader.release(pair);
