@@ -76,7 +76,8 @@ pub(crate) trait ReadTarget: Send {
     /// Those of the driver.
     fn prepare(&mut self) -> Result<Option<Resource>>;
 
-    /// The memory and the offset in it of the target's first byte, if this side's RDMA device may write there itself.
+    /// The memory and the offset in it of the target's first byte, if this side's RDMA device may write there itself, or the processor from
+    /// mapped memory.
     fn placing(&self) -> Option<(&SharedMemory, usize)> {
         None
     }
@@ -126,7 +127,7 @@ pub(crate) trait Underway: Send {
     /// If the device has failed.
     fn is_done(&mut self) -> Result<bool>;
 
-    /// Whether the end of what it belongs to is told anyway, so that nobody need ask again and again.
+    /// Whether the read that it belongs to is moved on when it has ended, so that nobody need ask again and again. It is not if the read was given up.
     fn is_told(&self) -> bool {
         false
     }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::keys::{Choice, Key, Keys};
-use super::one_sided::{OneSided, PIECE, PLACED, Piece, Wanted};
+use super::one_sided::{OneSided, PIECE, Piece, Wanted};
 use super::reading::{Finished, Queue, Reading, Way, broken};
 use super::tokens::Token;
 use crate::error::Result;
@@ -150,16 +150,23 @@ impl Fetches {
         self.count += 1;
     }
 
-    /// Has the device begin what there is room for, and takes the next piece that has come; [`land`](Self::land) must follow.
-    pub(super) fn step(&mut self, queue: &mut Queue, device: &dyn OneSided) -> Step {
+    /// Has the device begin what there is room for, and takes the next piece that has come; [`land`](Self::land) must follow. If it `hangs`, its pair
+    /// is given up.
+    pub(super) fn step(&mut self, queue: &mut Queue, device: &dyn OneSided, hangs: bool) -> Step {
         if self.copying || self.count == 0 {
             return Step::Idle;
+        }
+        if hangs {
+            device.abandon();
+            self.give_up(queue);
+            return Step::Failed;
         }
         let begun = device.begin(&mut || {
             while self.begun < self.count {
                 let Some(reading) = queue.get_mut(self.begun) else { break };
                 let Way::Fetched(region) = reading.way else { break };
-                let longest = if reading.placing.is_some() { PLACED } else { PIECE };
+                // A part that has a place is one piece.
+                let longest = if reading.placing.is_some() { reading.length } else { PIECE };
                 let length = longest.min(reading.length - reading.begun);
                 if length > 0 {
                     let from = region.range(reading.offset + reading.begun as u64, length as u64)?;
@@ -224,10 +231,6 @@ impl Fetches {
         for (index, reading) in queue.iter_mut().enumerate() {
             if matches!(reading.way, Way::Fetched(_)) {
                 reading.way = if index < count { Way::Data } else { Way::Open };
-                if reading.placing.is_some() {
-                    // What has come is not where the rest goes.
-                    reading.got = 0;
-                }
                 reading.begun = reading.got;
             }
         }

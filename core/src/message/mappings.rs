@@ -3,11 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use super::placing::Placing;
 use super::revocation::copy_valid;
 use super::shared::{HEADER, WORDS};
 use super::tokens::Token;
 use crate::error::{Error, ErrorKind, Result};
 use crate::shm::View;
+use crate::volatile::VolatileSlice;
 use crate::wire::{Reader, Writer};
 
 /// Mappings of one peer that are kept; beyond it, those that were not used for longest are given up.
@@ -94,23 +96,34 @@ impl Mapping {
         let at = HEADER + offset as usize;
         copy_valid(|| self.word(), self.place.serial, || self.view.read(at, into))
     }
+
+    /// As [`read`](Self::read), to memory that others may read meanwhile.
+    pub(super) fn copy(&self, offset: u64, into: &VolatileSlice<'_>) -> Result<bool> {
+        let at = HEADER + offset as usize;
+        copy_valid(|| self.word(), self.place.serial, || self.view.copy(at, into))
+    }
 }
 
 /// A copy for the oldest read, made with no lock held.
 pub(super) struct Copying {
     pub(super) mapping: Arc<Mapping>,
     pub(super) into: Vec<u8>,
+    /// Where the bytes go in place of `into`.
+    pub(super) placing: Option<Arc<Placing>>,
     pub(super) offset: u64,
+    pub(super) length: usize,
     pub(super) got: usize,
 }
 
 impl Copying {
     /// Copies up to `most` bytes. Returns how many, and whether they are valid.
     pub(super) fn step(&mut self, most: usize) -> (usize, Result<bool>) {
-        let end = self.into.len().min(self.got.saturating_add(most));
-        let piece = &mut self.into[self.got..end];
-        let valid = self.mapping.read(self.offset + self.got as u64, piece);
-        let count = piece.len();
+        let end = self.length.min(self.got.saturating_add(most));
+        let (from, count) = (self.offset + self.got as u64, end - self.got);
+        let valid = match &self.placing {
+            Some(placing) => placing.copy(self.got, &self.mapping, from, count),
+            None => self.mapping.read(from, &mut self.into[self.got..end]),
+        };
         self.got = end;
         (count, valid)
     }

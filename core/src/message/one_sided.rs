@@ -13,8 +13,18 @@ use crate::rdma::{MemoryRegion, QpAddress, RemoteRange, RemoteRegion};
 
 /// The longest piece that a device reads at a time, into memory of the link.
 pub(super) const PIECE: usize = 64 << 10;
-/// The same, to its place in memory of the program.
-pub(super) const PLACED: usize = 512 << 10;
+/// The longest part with a place in memory of the program, which is one piece.
+#[cfg(all(test, not(loom)))]
+pub(super) const PLACED: usize = super::device::STAGED;
+
+/// So many bytes of memory are registered freely. Registering takes its time and locks all of it: of more memory, so large a part must be used.
+const FREELY: u64 = 1 << 30;
+const PART: u64 = 8;
+
+/// Whether memory of `all` bytes is worth a registration for the `used` ones.
+pub(super) fn is_worth_registering(all: u64, used: u64) -> bool {
+    all <= FREELY || used >= all / PART
+}
 
 /// A piece to be read.
 #[derive(Debug)]
@@ -103,7 +113,7 @@ pub(super) trait Rights: fmt::Debug + Send + Sync {
 /// The devices of one link. The reader has a pair of queues for reads, made when the first key is wanted; its owner's end of it can do
 /// nothing but answer. What fails there ends the pair, and never the link.
 ///
-/// The reader's calls come from one thread at a time.
+/// The reader's calls come from one thread at a time, unless they say something else.
 pub(super) trait OneSided: Send + Sync {
     /// Whether it is worth while to ask for keys.
     fn is_able(&self) -> bool;
@@ -124,10 +134,11 @@ pub(super) trait OneSided: Send + Sync {
     /// Whether the reader's end is connected.
     fn is_connected(&self) -> bool;
 
-    /// Lets this side's own requests write to `memory`; the registration is kept for later ones. `None` if the device cannot.
+    /// Lets this side's own requests write to `memory`; the registration is kept for later ones. `None` if the device cannot, or could not a
+    /// moment ago. May take its time: callers hold no lock. From any thread.
     fn target(&self, memory: &SharedMemory) -> Option<MemoryRegion>;
 
-    /// Begins to read what `next` gives while there is room: each at most [`PIECE`] bytes long, or [`PLACED`] if it has a place.
+    /// Begins to read what `next` gives while there is room: each at most [`PIECE`] bytes long, or as long as it is if it has a place.
     ///
     /// # Errors
     /// Those of the device. The pair is gone then, with all that was begun.
@@ -144,6 +155,9 @@ pub(super) trait OneSided: Send + Sync {
 
     /// Gives the reader's end up if it is not connected: its owner does not want it.
     fn give_up(&self);
+
+    /// Ends the reader's end, with all that was begun: nothing is written any more.
+    fn abandon(&self);
 
     /// Makes the owner's end of a pair, in place of an earlier one, for the reader's end at `theirs`; returns its address.
     ///

@@ -9,7 +9,7 @@ use super::line::Line;
 use super::member::Member;
 use super::memory::Memory;
 use super::offers::Delivery;
-use super::one_sided::PIECE;
+use super::one_sided::{PIECE, is_worth_registering};
 use super::placing::Placing;
 use super::read::Read;
 use super::reading::Completion;
@@ -285,13 +285,18 @@ impl Peer {
         Ok(Begun::Posted(Read::new(member, line, id)))
     }
 
-    /// The place of `target`, if this side's RDMA device is to write there itself what it reads of the memory of `token`. Short reads are copied:
-    /// that takes less time than registering could.
+    /// The place of `target`, if what is read of the memory of `token` may be brought there without another copy. An RDMA device needs all of the
+    /// memory registered, and so locked, which is not done for a short read, nor for a small part of a lot of memory.
     fn place_of(target: &dyn ReadTarget, token: &Token, line: &Line) -> Option<Placing> {
-        let (memory, at) = target.placing().filter(|_| target.len() >= PIECE && !token.device)?;
+        let (memory, at) = target.placing().filter(|_| !token.device)?;
         let wire = line.wire()?;
-        let device = wire.one_sided().filter(|device| device.is_able())?;
-        device.target(memory).map(|region| Placing::new(region, at))
+        if token.shared && wire.passes_descriptors() {
+            return Some(Placing::shared(memory, at));
+        }
+        let is_worth_it =
+            target.len() >= PIECE && is_worth_registering(memory.len() as u64, target.len() as u64);
+        let device = wire.one_sided().filter(|device| is_worth_it && device.is_able())?;
+        device.target(memory).map(|region| Placing::registered(region, at))
     }
 
     /// A read was refused: its thread may sleep next, until there is room or the peer ends. Reads tell of room themselves, because the

@@ -1,19 +1,31 @@
-//! Places for what this side's RDMA device reads in memory of the program, so that nobody copies it.
+//! Places in memory of the program for what is read: this side's RDMA device brings it there, or the processor copies it from mapped memory. So
+//! nobody copies it once more.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
 
 use super::device::Underway;
-use crate::error::Result;
+use super::mappings::Mapping;
+use super::reading::Way;
+use super::shared::SharedMemory;
+use crate::error::{Error, ErrorKind, Result};
 use crate::rdma::{LocalRange, MemoryRegion};
 
-/// The place for a read, or for a part of one: registered memory from a byte on.
+/// The place for a read, or for a part of one: memory from a byte on.
 ///
-/// Each part that is to be read has its own, of which each piece on its way has a share: as long as one lives, the device may write there.
+/// Each part that is to be read has its own, of which each piece on its way and each copy has a share: as long as one lives, something may write there.
 #[derive(Clone, Debug)]
 pub(super) struct Placing {
-    region: MemoryRegion,
+    memory: Memory,
     at: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Memory {
+    /// For this side's RDMA device.
+    Registered(MemoryRegion),
+    /// For the processor.
+    Shared(SharedMemory),
 }
 
 /// The place for one piece, for its request. Dropped when the piece has come, or its queue pair has gone.
@@ -24,9 +36,22 @@ pub(super) struct Place {
 }
 
 impl Placing {
-    /// The place from byte `at` of `region` on.
-    pub(super) fn new(region: MemoryRegion, at: usize) -> Self {
-        Self { region, at }
+    /// The place for an RDMA device from byte `at` of `region` on.
+    pub(super) fn registered(region: MemoryRegion, at: usize) -> Self {
+        Self { memory: Memory::Registered(region), at }
+    }
+
+    /// The place for the processor from byte `at` of `memory` on.
+    pub(super) fn shared(memory: &SharedMemory, at: usize) -> Self {
+        Self { memory: Memory::Shared(memory.clone()), at }
+    }
+
+    /// Whether a read that gets its bytes in this `way` can have them brought here.
+    pub(super) fn fits(&self, way: &Way) -> bool {
+        match self.memory {
+            Memory::Registered(_) => matches!(way, Way::Open | Way::Fetched(_)),
+            Memory::Shared(_) => matches!(way, Way::Shared | Way::Mapped(_)),
+        }
     }
 
     /// The place that begins `bytes` behind this one.
@@ -34,22 +59,32 @@ impl Placing {
         Self { at: self.at + bytes, ..self.clone() }
     }
 
-    /// The place for `length` bytes from byte `offset` on.
+    /// The place for `length` bytes from byte `offset` on, for a device.
     ///
     /// # Errors
     /// `InvalidUsage` if they are not all inside the memory.
     pub(super) fn place(self: &Arc<Self>, offset: usize, length: usize) -> Result<Place> {
-        let range = self.region.range((self.at + offset) as u64, length as u64)?;
+        let Memory::Registered(region) = &self.memory else { return Err(unfit()) };
+        let range = region.range((self.at + offset) as u64, length as u64)?;
         Ok(Place { range, _share: self.clone() })
     }
 
-    /// Its use by the device, among the copies of the whole read.
+    /// Copies `length` bytes from `from` of `mapping` to byte `offset`. False if the memory is not exposed any more.
+    ///
+    /// # Errors
+    /// If they are not all inside both.
+    pub(super) fn copy(&self, offset: usize, mapping: &Mapping, from: u64, length: usize) -> Result<bool> {
+        let Memory::Shared(memory) = &self.memory else { return Err(unfit()) };
+        mapping.copy(from, &memory.place(self.at + offset, length)?)
+    }
+
+    /// Its use, among the copies of the whole read.
     pub(super) fn underway(self: &Arc<Self>) -> Placed {
         Placed(Arc::downgrade(self))
     }
 }
 
-/// Done when the device writes to the place no more.
+/// Done when nothing writes to the place any more.
 pub(super) struct Placed(Weak<Placing>);
 
 impl Underway for Placed {
@@ -60,4 +95,8 @@ impl Underway for Placed {
     fn is_told(&self) -> bool {
         true
     }
+}
+
+fn unfit() -> Error {
+    Error::new(ErrorKind::Internal, "read", "a place for another way of reading")
 }

@@ -22,8 +22,8 @@ pub(super) struct Finished {
     pub(super) outcome: Result<Vec<u8>>,
     /// The read into a device that it is a part of.
     pub(super) transfer: Option<u32>,
-    /// The memory into which it went, if that is a device's: dropped before the completion runs.
-    pub(super) target: Option<Box<dyn ReadTarget>>,
+    /// The memory into which it went, unless that was a vector, and its place: dropped before the completion runs, with no lock held.
+    pub(super) target: Option<(Box<dyn ReadTarget>, Option<Placing>)>,
 }
 
 /// A read under way.
@@ -33,7 +33,7 @@ pub(super) struct Reading {
     pub(super) offset: u64,
     /// The place for the bytes; moves to `landing` with the first of them.
     pub(super) into: Vec<u8>,
-    /// The place for the bytes to which this side's device brings them, if it does; then `into` is empty.
+    /// The place of the program's for the bytes, if they are brought there; then `into` is empty.
     pub(super) placing: Option<Arc<Placing>>,
     pub(super) length: usize,
     pub(super) got: usize,
@@ -82,10 +82,9 @@ impl Reading {
         completion.map(|completion| Finished { id, completion, outcome, transfer, target: None })
     }
 
-    /// Makes a place for the bytes, unless this side's device brings them to one of the program's.
+    /// Makes a place for the bytes, unless they are brought to one of the program's.
     pub(super) fn provide(&mut self) {
-        let may_be_placed = matches!(self.way, Way::Open | Way::Fetched(_));
-        if self.placing.take_if(|_| !may_be_placed).is_some() {
+        if self.placing.take_if(|placing| !placing.fits(&self.way)).is_some() {
             self.into = vec![0; self.length];
         }
     }

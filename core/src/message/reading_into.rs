@@ -11,8 +11,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Reads {
-    /// Queues a read into the memory of a device; returns its number. Takes the transfer unless it returns an error: then the caller drops it,
-    /// without the lock of the reads.
+    /// Queues a read into the memory of a device, or into shared memory; returns its number.
     pub(super) fn add_transfer(&mut self, transfer: Transfer) -> u32 {
         let id = self.begin(transfer.deadline);
         self.transfers.add(Transfer { id, ..transfer });

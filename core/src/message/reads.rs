@@ -194,7 +194,7 @@ impl Reads {
 
     /// Has the device read, and takes the next piece that it has brought; [`fetched`](Self::fetched) must follow then.
     pub(super) fn fetch(&mut self, device: &dyn OneSided) -> Step {
-        self.fetched.step(&mut self.queue, device)
+        self.fetched.step(&mut self.queue, device, self.transfers.hang())
     }
 
     /// `length` bytes of the oldest read have been copied to `into`. Returns the read if it has ended.
@@ -256,8 +256,9 @@ impl Reads {
     /// Takes the oldest read to copy for it, if it is mapped; [`end_copy`](Self::end_copy) must follow.
     pub(super) fn begin_copy(&mut self) -> Option<Copying> {
         let (reading, mapping) = self.copyable()?;
-        let into = std::mem::take(&mut reading.into);
-        let copying = Copying { mapping, into, offset: reading.offset, got: reading.got };
+        let (into, placing) = (std::mem::take(&mut reading.into), reading.placing.clone());
+        let length = if placing.is_some() { reading.length } else { into.len() };
+        let copying = Copying { mapping, into, placing, offset: reading.offset, length, got: reading.got };
         self.copying = true;
         Some(copying)
     }

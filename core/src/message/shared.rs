@@ -177,6 +177,11 @@ impl SharedMemory {
         self.inner.memory.memory().slice(HEADER, self.inner.length).expect("behind the header")
     }
 
+    /// `length` bytes at `offset`, for copying there.
+    pub(super) fn place(&self, offset: usize, length: usize) -> Result<VolatileSlice<'_>> {
+        self.data().slice(offset, length)
+    }
+
     /// The bytes, for sending.
     pub(super) fn lent(&self) -> Lent {
         let address = NonNull::new(self.as_ptr()).expect("memory is not at address 0");

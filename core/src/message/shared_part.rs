@@ -107,4 +107,8 @@ impl Underway for Written {
     fn is_done(&mut self) -> Result<bool> {
         Ok(true)
     }
+
+    fn is_told(&self) -> bool {
+        true
+    }
 }

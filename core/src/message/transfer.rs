@@ -1,9 +1,10 @@
-//! One read into the memory of a device: in parts that are read into the host's memory and copied from there, or by copies of the device
-//! itself from memory of the owner's device that it has mapped.
+//! One read into memory that is no vector, a device's or the program's shared memory: in parts that are read into other memory and copied from
+//! there, or brought to their places; or by copies of the device itself from memory of the owner's device that it has mapped.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::device::{DeviceMapping, ReadTarget, Underway};
 use super::mappings::Mapping;
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 const COPIED: usize = 8 << 20;
 const MAX_COPIES: usize = 2;
 
-/// A read into the memory of a device.
+/// A read into the memory of a device, or into shared memory.
 pub(super) struct Transfer {
     pub(super) id: u32,
     pub(super) token: Token,
@@ -46,6 +47,7 @@ pub(super) struct Open {
     pub(super) copies: VecDeque<Box<dyn Underway>>,
     /// It ends with this error as soon as the device writes nothing more.
     pub(super) failed: Option<Error>,
+    pub(super) failed_at: Option<Instant>,
     /// It was cancelled or is too late, so that it does not wait for its turn.
     pub(super) early: bool,
 }
@@ -93,16 +95,16 @@ impl Open {
     /// Keeps why it failed, if it had not; returns the numbers of its parts.
     pub(super) fn fail(&mut self, why: Error) -> Vec<u32> {
         if self.failed.is_none() {
-            self.failed = Some(why);
+            (self.failed, self.failed_at) = (Some(why), Some(Instant::now()));
         }
         self.come.clear();
         std::mem::take(&mut self.parts).into_iter().map(|(id, _)| id).collect()
     }
 
     pub(super) fn end(self) -> Finished {
-        let Transfer { id, completion, target, .. } = self.transfer;
+        let Transfer { id, completion, target, place, .. } = self.transfer;
         let outcome = self.failed.map_or(Ok(Vec::new()), Err);
-        Finished { id, completion, outcome, transfer: None, target: Some(target) }
+        Finished { id, completion, outcome, transfer: None, target: Some((target, place)) }
     }
 
     /// Looks which copies have ended, and begins others.

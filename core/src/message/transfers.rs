@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::device::STAGED;
 use super::mappings::Mapping;
@@ -23,7 +24,9 @@ const MAX_PARTS: usize = 64;
 /// Tokens of mapped memory that are kept, and tokens of which it is kept that their memory cannot be mapped.
 const MAX_MAPPED: usize = 64;
 /// How long the end of links waits for copies of their devices.
-const SETTLES: std::time::Duration = std::time::Duration::from_secs(1);
+const SETTLES: Duration = Duration::from_secs(1);
+/// How long a read that was given up waits for what is on its way to its place.
+const GIVEN_UP: Duration = Duration::from_millis(500);
 
 /// A device's memory as its owner has handed it over: the page with the word of the exposure, and the memory with its description.
 pub(super) struct HandedDevice {
@@ -117,6 +120,7 @@ impl Transfers {
             come: VecDeque::new(),
             copies: VecDeque::new(),
             failed: None,
+            failed_at: None,
             early: false,
         });
     }
@@ -135,6 +139,15 @@ impl Transfers {
     pub(super) fn late(&self) -> Vec<u32> {
         let late = |open: &&Open| open.failed.is_none() && open.transfer.deadline.expired();
         self.open.iter().filter(late).map(|open| open.transfer.id).collect()
+    }
+
+    /// Whether an RDMA device has not brought in time what was on its way for a read that was given up.
+    pub(super) fn hang(&self) -> bool {
+        let late = |failed_at: Instant| failed_at.elapsed() > GIVEN_UP;
+        let hangs = |open: &Open| {
+            open.transfer.place.is_some() && !open.copies.is_empty() && open.failed_at.is_some_and(late)
+        };
+        self.open.iter().any(hangs)
     }
 
     /// Gives read `id` up because of `why`. It ends when the device writes nothing more. Returns the numbers of its parts, which nobody

@@ -94,15 +94,35 @@ impl View {
     /// # Errors
     /// `Remote` if they do not all lie within the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        if offset.checked_add(into.len()).is_none_or(|end| end > self.len()) {
-            let text = format!("offset {offset} + {} bytes is past the end of {}", into.len(), self.len());
-            return Err(Error::new(ErrorKind::Remote, "memfd", text));
-        }
+        self.check(offset, into.len())?;
         // SAFETY: the range lies within the mapping (checked above), which lives as long as `self` and cannot shrink; `into` is
         // exclusive, so the two do not overlap.
         unsafe {
             let from = NonNull::new_unchecked(self.map.as_mut_ptr().add(offset));
             copy(from, NonNull::from(&mut *into).cast(), into.len());
+        }
+        Ok(())
+    }
+
+    /// As [`read`](Self::read), to memory that others may read meanwhile.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn copy(&self, offset: usize, into: &VolatileSlice<'_>) -> Result<()> {
+        self.check(offset, into.len())?;
+        // SAFETY: the range lies within the mapping (checked above), which lives as long as `self` and cannot shrink. `into` is writable by the
+        // contract of its slice, and no part of the mapping, which is another one.
+        unsafe {
+            let from = NonNull::new_unchecked(self.map.as_mut_ptr().add(offset));
+            copy(from, NonNull::new_unchecked(into.as_ptr()), into.len());
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, length: usize) -> Result<()> {
+        if offset.checked_add(length).is_none_or(|end| end > self.len()) {
+            let text = format!("offset {offset} + {length} bytes is past the end of {}", self.len());
+            return Err(Error::new(ErrorKind::Remote, "memfd", text));
         }
         Ok(())
     }
@@ -113,14 +133,14 @@ type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize
 /// The C library's copy, at full speed.
 static MEMCPY: Memcpy = libc::memcpy;
 
-/// Copies bytes that another process may write meanwhile.
+/// Copies bytes that another process may write meanwhile, or to where others may read.
 ///
-/// A plain copy would promise the compiler that nobody writes. So the function is loaded from a place that the compiler must
+/// A plain copy would promise the compiler that nobody does. So the function is loaded from a place that the compiler must
 /// assume to change: it knows nothing of the function called, which may as well copy byte by byte with relaxed atomic loads.
 /// The machine code of the C library copes with writers: each byte is one that was there meanwhile.
 ///
 /// # Safety
-/// `length` bytes at `from` are readable, as many at `into` writable and nobody else's.
+/// `length` bytes at `from` are readable, as many at `into` writable, and others at most read them. They do not overlap.
 unsafe fn copy(from: NonNull<u8>, into: NonNull<u8>, length: usize) {
     // SAFETY: a valid static.
     let memcpy = unsafe { std::ptr::read_volatile(&raw const MEMCPY) };

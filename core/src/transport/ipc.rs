@@ -1,4 +1,4 @@
-//! CudaIpc: a stream for each connection that is used, copy engines for data, `cuStreamWriteValue64` for signals.
+//! CudaIpc: a stream per connection, copy engines for data, `cuStreamWriteValue64` for signals.
 //!
 //! The stream executes in order, and the value write comes with a fence over all earlier work of the stream (CUDA driver
 //! API, `CU_STREAM_WRITE_VALUE_DEFAULT`), so the peer that sees the value sees the data. A position in the stream is a
@@ -16,10 +16,10 @@ use super::resources::Resources;
 use super::service::{Delivery, Outstanding};
 use super::words::Line;
 use crate::deadline::Deadline;
-use crate::error::{Error, ErrorKind, Result};
-use crate::gpu::{Context, DeviceSlice, Event, Stream, ThreadCaptureMode};
+use crate::error::{Error, Result};
+use crate::gpu::{Context, DeviceSlice, Event, Stream};
 use crate::setup::key::Key;
-use crate::sync::{Mutex, OnceLock, Ordering, lock};
+use crate::sync::{Mutex, Ordering, lock};
 
 /// Connections over copy engines.
 pub(super) struct CopyEngines;
@@ -36,13 +36,12 @@ struct CudaIpc {
     outstanding: Arc<Outstanding>,
 }
 
-/// The stream of a connection.
+/// The stream of a connection. It is made in `setup()`: later a kernel may run that waits for the connection's first operation, and a driver may
+/// wait for kernels when it makes a stream.
 #[derive(Debug)]
 struct Queue {
     peer: u32,
-    context: Context,
-    /// Made by the first operation: most connections are there for kernels, which need none.
-    stream: OnceLock<Stream>,
+    stream: Stream,
     /// The last mark; under a lock, so that the stream reaches marks in their order.
     marked: Mutex<u64>,
     /// The last mark that the stream has reached.
@@ -61,9 +60,9 @@ struct Remainder {
 
 impl CudaIpc {
     fn new(resources: &Resources, peer: u32) -> Result<Self> {
-        let (context, reached) = (resources.context.clone(), resources.words.line()?);
-        let queue = Queue { peer, context, stream: OnceLock::default(), marked: Mutex::new(0), reached };
-        let queue = Arc::new(queue);
+        let reached = resources.words.line()?;
+        let stream = Stream::new(&resources.context)?;
+        let queue = Arc::new(Queue { peer, stream, marked: Mutex::new(0), reached });
         let delivery: Arc<dyn Delivery> = queue.clone();
         resources.outstanding.add(Arc::downgrade(&delivery));
         Ok(Self { queue, outstanding: resources.outstanding.clone() })
@@ -81,23 +80,9 @@ impl Draft for CudaIpc {
 }
 
 impl Queue {
-    fn stream(&self) -> Result<&Stream> {
-        if self.stream.get().is_none() {
-            // It may be the first to join a capture of the caller's, which its making does not concern.
-            let _relaxed = ThreadCaptureMode::relaxed(self.context.driver())?;
-            // Another thread may be quicker.
-            let _ = self.stream.set(Stream::new(&self.context)?);
-        }
-        self.stream
-            .get()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "stream", "a connection has no stream"))
-    }
-
-    /// A position behind all operations so far, in front of none if there were none.
     fn mark(&self) -> Result<u64> {
-        let Some(stream) = self.stream.get() else { return Ok(0) };
         let mut marked = lock(&self.marked);
-        stream.write_value64(&self.reached.slice(size_of::<u64>()), *marked + 1)?;
+        self.stream.write_value64(&self.reached.slice(size_of::<u64>()), *marked + 1)?;
         *marked += 1;
         Ok(*marked)
     }
@@ -109,7 +94,7 @@ fn has_reached(word: &Line, mark: u64) -> Result<bool> {
 
 impl Backend for CudaIpc {
     fn post(&self, operation: &Operation<'_>) -> Result<bool> {
-        let stream = self.queue.stream()?;
+        let stream = &self.queue.stream;
         match operation {
             Operation::Write { dst, src } | Operation::Read { dst, src } => {
                 stream.copy(&dst.device()?, &src.device()?)?;
@@ -122,11 +107,11 @@ impl Backend for CudaIpc {
 
     fn report(&self, word: &DeviceSlice, value: u64) -> Result<bool> {
         // SYNC port.flushed (release): as above.
-        self.queue.stream()?.write_value64(word, value).map(|()| true)
+        self.queue.stream.write_value64(word, value).map(|()| true)
     }
 
     fn mark(&self) -> Result<u64> {
-        if self.queue.stream.get().map_or(Ok(false), Stream::is_capturing)? {
+        if self.queue.stream.is_capturing()? {
             let message = "operations of this connection are being captured into a graph and do not run; flush after the capture";
             return Err(Error::usage("flush", message));
         }
@@ -136,32 +121,31 @@ impl Backend for CudaIpc {
     fn is_done(&self, mark: u64) -> Result<bool> {
         if has_reached(&self.queue.reached, mark)? {
             // Lets go of what the operations held: a peer may be waiting for it.
-            self.queue.context.reap();
+            self.queue.stream.context().reap();
             return Ok(true);
         }
         // Also notices a failure of the work, behind which no mark is reached.
-        self.queue.stream()?.is_idle()
+        self.queue.stream.is_idle()
     }
 
     fn wait_event(&self, event: &Event) -> Result<()> {
-        self.queue.stream()?.wait_event(event)
+        self.queue.stream.wait_event(event)
     }
 
     fn record_event(&self, event: &Event) -> Result<()> {
-        event.record(self.queue.stream()?)
+        event.record(&self.queue.stream)
     }
 }
 
 impl Drop for CudaIpc {
     fn drop(&mut self) {
-        let Queue { peer, context, stream, reached, .. } = &*self.queue;
-        let Some(stream) = stream.get() else { return };
-        if context.driver().forked() || !matches!(stream.is_idle(), Ok(false)) {
+        let Queue { peer, stream, reached, .. } = &*self.queue;
+        if stream.context().driver().forked() || !matches!(stream.is_idle(), Ok(false)) {
             return;
         }
         match self.queue.mark() {
             Ok(mark) => {
-                let (context, reached) = (context.clone(), reached.clone());
+                let (context, reached) = (stream.context().clone(), reached.clone());
                 let remainder = Remainder { peer: *peer, context, reached, mark };
                 self.outstanding.add_remainder(Arc::new(remainder));
             }
@@ -177,7 +161,7 @@ impl Delivery for Queue {
 
     fn is_delivered(&self) -> bool {
         // A stream that has failed delivers nothing more; the context says so to every caller.
-        self.stream.get().is_none_or(|stream| stream.is_idle().unwrap_or(true))
+        self.stream.is_idle().unwrap_or(true)
     }
 
     fn lost(&self) -> Option<Error> {

@@ -8,23 +8,19 @@ use super::{Entry, Exposures, Lending, Refusal};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::message::lent::Lent;
-use crate::message::one_sided::{Rights, Stock};
+use crate::message::one_sided::{Rights, Stock, is_worth_registering};
 use crate::message::shared::SharedMemory;
 use crate::message::tokens::Token;
 use crate::rdma::{MemoryRegion, RemoteRegion};
 use crate::sync::lock;
 
-/// Memory of so many bytes is registered for whoever asks for its key. Registering takes its time, within progress, and locks all of it: for
-/// more memory that is done when peers have read one [`PART`]th of it, or ask for that.
-const FREELY: u64 = 1 << 30;
-const PART: u64 = 8;
 /// How long after a registration has failed the next one is tried.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 impl Exposures {
-    /// Counts `length` bytes of the memory of `token` that were sent: so many may be worth a key.
+    /// Counts `length` bytes of the memory of `token` that were sent: so many may be worth a key, which is a registration within progress.
     pub(in crate::message) fn sent(&self, token: &Token, length: u64) {
-        if token.length <= FREELY {
+        if is_worth_registering(token.length, 0) {
             return;
         }
         let mut slots = lock(&self.slots);
@@ -136,7 +132,6 @@ impl Exposures {
 impl Entry {
     /// Whether it is to be registered for who wants to read `length` bytes.
     fn is_worth_a_key(&self, length: u64) -> bool {
-        let all = self.memory.len() as u64;
-        all <= FREELY || self.sent.saturating_add(length) >= all / PART
+        is_worth_registering(self.memory.len() as u64, self.sent.saturating_add(length))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::copies::Copies;
 use super::regions::Regions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rdma::{Context, INLINE_BYTES, Port, ProtectionDomain, Settings, Verbs};
+use crate::rdma::{Access, Context, INLINE_BYTES, Port, ProtectionDomain, Settings, Verbs};
 use crate::sync::{AtomicUsize, OnceLock, Ordering};
 
 /// Links of one messenger that read by their devices at a time; each holds memory for that. Further ones are sent the data.
@@ -126,6 +126,11 @@ impl Nic {
     /// Whether rights to parts of registered memory can be given to one peer and taken away again.
     pub(super) fn has_windows(&self) -> bool {
         self.context.attributes().max_windows > 0 && self.late.load(Ordering::Relaxed) < MAX_LATE
+    }
+
+    /// The rights of the one registration of shared memory: for what this side reads into it, and for windows, which show it to peers, if there are any.
+    pub(super) fn access(&self) -> Access {
+        if self.has_windows() { Access::LOCAL_WRITE | Access::BIND } else { Access::LOCAL_WRITE }
     }
 
     /// Notes that the device did not change a window in time.

@@ -110,24 +110,18 @@ impl Pairs {
         }
     }
 
-    /// The one registration of `memory`: for windows, which show it to peers, and for what this side reads into it.
-    fn register_shared(&self, memory: &SharedMemory) -> Result<MemoryRegion> {
-        let access =
-            if self.nic.has_windows() { Access::LOCAL_WRITE | Access::BIND } else { Access::LOCAL_WRITE };
-        let register = || self.register_for(&memory.lent(), access, memory.mapping());
-        self.nic.regions.get(memory, register)
+    /// Registers `bytes` under a made-up address. Registrations that are kept for later make room.
+    fn register_for(&self, bytes: &Lent, access: Access, keep: KeepAlive) -> Result<MemoryRegion> {
+        self.nic.regions.making_room(|| self.register_once(bytes, access, keep.clone()))
     }
 
-    /// Registers `bytes` under a made-up address.
-    fn register_for(&self, bytes: &Lent, access: Access, keep: KeepAlive) -> Result<MemoryRegion> {
+    fn register_once(&self, bytes: &Lent, access: Access, keep: KeepAlive) -> Result<MemoryRegion> {
         let address = bytes.address().cast_mut();
         let named = made_up(address.addr() as u64, u64::from_le_bytes(random_bytes()?));
-        self.nic.regions.making_room(|| {
-            // SAFETY: `keep` keeps the bytes where they are (all callers), readable and, with the right to write, writable. For the peer the device
-            // only reads them, which tolerates everything that `Lent` allows others to do. It writes what this side reads there, to
-            // shared memory, of which nobody has references.
-            unsafe { self.nic.domain.register_as(address, bytes.len(), named, access, keep.clone()) }
-        })
+        // SAFETY: `keep` keeps the bytes where they are (all callers), readable and, with the right to write, writable. For the peer the device
+        // only reads them, which tolerates everything that `Lent` allows others to do. It writes what this side reads there, to
+        // shared memory, of which nobody has references.
+        unsafe { self.nic.domain.register_as(address, bytes.len(), named, access, keep) }
     }
 }
 
@@ -209,8 +203,8 @@ impl OneSided for Pairs {
     }
 
     fn target(&self, memory: &SharedMemory) -> Option<MemoryRegion> {
-        let region = self.register_shared(memory);
-        region.inspect_err(|error| log::info!("reads into shared memory are copied there: {error}")).ok()
+        let (nic, access) = (&self.nic, self.nic.access());
+        nic.regions.try_get(memory, || self.register_once(&memory.lent(), access, memory.mapping()))
     }
 
     fn begin(&self, next: &mut dyn FnMut() -> Result<Option<Wanted>>) -> Result<()> {
@@ -231,6 +225,11 @@ impl OneSided for Pairs {
         {
             reader.release();
         }
+    }
+
+    fn abandon(&self) {
+        let end = std::mem::replace(&mut lock(&self.reader).end, End::None);
+        drop(end);
     }
 
     fn give_up(&self) {
@@ -259,14 +258,15 @@ impl OneSided for Pairs {
     }
 
     fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Option<Stock> {
-        let (nic, length) = (&self.nic, bytes.len() as u64);
-        if !nic.has_windows() || length == 0 {
+        let (nic, length, access) = (&self.nic, bytes.len() as u64, self.nic.access());
+        if !access.contains(Access::BIND) || length == 0 {
             return None;
         }
         if let Some(shared) = shared {
             // One registration for all exposures: each is of all of it.
             debug_assert_eq!((bytes.address(), bytes.len()), (shared.as_ptr().cast_const(), shared.len()));
-            let region = self.register_shared(shared);
+            let register = || self.register_for(bytes, access, shared.mapping());
+            let region = nic.regions.get(shared, register);
             let region = region.inspect_err(|error| log::info!("no window can show shared memory: {error}"));
             return region.ok().map(|region| Stock::new(region, length, None));
         }

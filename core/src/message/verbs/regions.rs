@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::message::shared::{Holder, SharedMemory};
 use crate::rdma::MemoryRegion;
@@ -16,11 +18,15 @@ use crate::sync::{Mutex, lock};
 pub(super) const MAX_REGIONS: usize = 256;
 /// Bytes of them, unless one alone has more: registered memory is locked.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
+/// How long nothing is tried after a refusal.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The registrations of one device, the latest used first.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     all: Mutex<Vec<(u64, MemoryRegion)>>,
+    /// Until when nothing is [tried](Self::try_get), because something was refused.
+    refused: Mutex<Option<Deadline>>,
 }
 
 impl Regions {
@@ -55,6 +61,24 @@ impl Regions {
         // Windows may still be bound to some: these end with them.
         drop(evicted);
         Ok(made)
+    }
+
+    /// As [`get`](Self::get), where that is no need: others do not make room, and after a refusal nothing is tried for a moment.
+    pub(super) fn try_get(
+        self: &Arc<Self>,
+        memory: &SharedMemory,
+        register: impl FnOnce() -> Result<MemoryRegion>,
+    ) -> Option<MemoryRegion> {
+        let known = Self::find(&mut lock(&self.all), memory.allocation());
+        if known.is_some() || lock(&self.refused).is_some_and(|until| !until.expired()) {
+            return known;
+        }
+        let made = self.get(memory, register);
+        if let Err(error) = &made {
+            log::info!("what is read into shared memory is copied there: {error}");
+            *lock(&self.refused) = Some(Deadline::after(RETRY));
+        }
+        made.ok()
     }
 
     /// Registers memory with `register`. If the device has no room, for instance because too little memory may be locked, those that are only

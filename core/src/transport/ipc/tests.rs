@@ -6,7 +6,7 @@ use super::*;
 use crate::bootstrap;
 use crate::comm::{Communicator, CommunicatorConfig, Transport};
 use crate::error::ErrorKind;
-use crate::gpu::{Context, Device, Driver, Hooks, PinnedBuffer};
+use crate::gpu::{Device, Driver, Hooks, PinnedBuffer};
 use crate::transport::tests::{resources, wait_for, with_memories};
 
 /// The peer of the connections, which has nothing to do with them.
@@ -47,7 +47,7 @@ fn wait(resources: &Resources) -> Result<()> {
 fn a_flush_waits_for_what_came_before_it_only() {
     with_memories(|comm, _| {
         let (ipc, _resources) = connection(comm);
-        let stream = ipc.queue.stream().unwrap();
+        let stream = &ipc.queue.stream;
         let word = Arc::new(PinnedBuffer::new(stream.context(), 8).unwrap());
         let reported = || word.memory().word64(0).unwrap().load(Ordering::Acquire);
         let before = ipc.mark().unwrap();
@@ -66,7 +66,7 @@ fn a_flush_waits_for_what_came_before_it_only() {
 fn events_come_before_later_operations_and_behind_earlier_ones() {
     with_memories(|comm, _| {
         let (ipc, _resources) = connection(comm);
-        let stream = Stream::new(&ipc.queue.context).unwrap();
+        let stream = Stream::new(ipc.queue.stream.context()).unwrap();
         let [first, last] = [(); 2].map(|()| Event::new(stream.context()).unwrap());
         let gate = Gate::close(&stream);
         first.record(&stream).unwrap();
@@ -87,7 +87,7 @@ fn closing_waits_for_the_operations_of_a_connection_and_names_its_peer() {
         for dropped in [false, true] {
             let (ipc, resources) = connection(comm);
             wait(&resources).unwrap();
-            let gate = Gate::close(ipc.queue.stream().unwrap());
+            let gate = Gate::close(&ipc.queue.stream);
             let left = (!dropped).then_some(ipc);
             assert!(!resources.outstanding.any_undelivered(), "the device needs no thread");
             let error = wait(&resources).unwrap_err();
@@ -99,28 +99,13 @@ fn closing_waits_for_the_operations_of_a_connection_and_names_its_peer() {
     });
 }
 
-/// Connections that only kernels use are many.
-#[test]
-fn a_connection_that_is_not_used_has_no_stream() {
-    with_memories(|comm, _| {
-        let (ipc, _resources) = connection(comm);
-        let mark = ipc.mark().unwrap();
-        assert!(ipc.is_done(mark).unwrap() && ipc.has_room().unwrap() && ipc.queue.is_delivered());
-        ipc.kick().unwrap();
-        assert!(ipc.queue.stream.get().is_none());
-        ipc.record_event(&Event::new(&ipc.queue.context).unwrap()).unwrap();
-        assert!(ipc.queue.stream.get().is_some() && ipc.mark().unwrap() > mark);
-    });
-}
-
 #[test]
 fn an_idle_connection_leaves_nothing_to_wait_for() {
     with_memories(|comm, _| {
         let (ipc, resources) = connection(comm);
-        ipc.queue.stream().unwrap();
         let mark = ipc.mark().unwrap();
         wait_for("the mark", || ipc.is_done(mark).unwrap());
-        wait_for("the stream", || ipc.queue.stream().unwrap().is_idle().unwrap());
+        wait_for("the stream", || ipc.queue.stream.is_idle().unwrap());
         let connections = || format!("{:?}", resources.outstanding);
         let before = connections();
         drop(ipc);

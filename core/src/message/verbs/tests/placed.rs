@@ -5,6 +5,7 @@ use super::reading::{Both, bytes};
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::message::one_sided::{PIECE, PLACED};
+use crate::message::shared::Holder;
 use crate::message::{Read, SharedMemory, Target, Token};
 use crate::rdma::Status;
 use crate::sync::{Mutex, lock};
@@ -78,6 +79,65 @@ fn the_device_reads_to_the_place_itself() {
         assert!(all(&target) == expected, "{length} bytes at {at}");
     }
     assert_eq!(both.reader.registrations() - registered, 1, "the target is registered once");
+}
+
+/// The key comes when the first part is asked for, and the others wait for it.
+#[test]
+fn the_first_read_of_a_token_goes_to_its_place_too() {
+    let both = Both::new();
+    drop(both.exposed(&bytes(PIECE)));
+    let memory = bytes(LONG);
+    let exposed = both.owner.expose(memory.clone()).unwrap();
+    let (ends, target) = (Ends::default(), guarded(LONG));
+    let before = standin::counts(both.pair().unwrap()).requests;
+    read(&both, &exposed.token(), 0, &target, &ends, 1);
+    until(&both, &ends, 1, true).remove(0).1.unwrap();
+    assert!(all(&target) == *memory);
+    assert_eq!(standin::counts(both.pair().unwrap()).requests - before, LONG.div_ceil(PLACED) as u64);
+}
+
+/// The completion channel wakes it when something has come.
+#[test]
+fn the_reader_may_sleep_while_its_device_reads() {
+    let both = Both::new();
+    let memory = bytes(LONG);
+    let exposed = both.exposed(&memory);
+    let pair = both.pair().unwrap();
+    let (ends, target) = (Ends::default(), guarded(LONG));
+    standin::hold(pair);
+    read(&both, &exposed.token(), 0, &target, &ends, 1);
+    both.settle();
+    assert_eq!([both.reader.poll().unwrap(), both.owner.poll().unwrap()], [0, 0], "nothing is to be done");
+    standin::release(pair);
+    while lock(&ends).is_empty() {
+        both.reader.wait(SOON).unwrap();
+        both.reader.poll().unwrap();
+    }
+    lock(&ends).remove(0).1.unwrap();
+    assert!(all(&target) == *memory);
+}
+
+/// As one whose link has failed, about which it says nothing.
+#[test]
+fn a_read_that_was_given_up_ends_although_the_device_hangs() {
+    let both = Both::new();
+    let memory = bytes(LONG);
+    let exposed = both.exposed(&memory);
+    let pair = both.pair().unwrap();
+    let (ends, target, other) = (Ends::default(), guarded(LONG), guarded(PIECE));
+    standin::hold(pair);
+    let given_up = read(&both, &exposed.token(), 0, &target, &ends, 1);
+    read(&both, &exposed.token(), 7, &other, &ends, 2);
+    both.settle();
+    assert!(given_up.cancel());
+    let outcomes = until(&both, &ends, 2, true);
+    assert_eq!(outcomes[0].1.as_ref().unwrap_err().kind(), ErrorKind::Aborted);
+    assert!(outcomes[1].1.is_ok() && all(&other) == memory[7..][..PIECE], "the owner has sent it");
+    assert!(!standin::exists(pair) && all(&target).iter().all(|byte| *byte == GUARD));
+    drop(both.exposed(&memory));
+    read(&both, &exposed.token(), 0, &target, &ends, 3);
+    until(&both, &ends, 1, true).remove(0).1.unwrap();
+    assert!(all(&target) == *memory);
 }
 
 /// Targets that are too short to be worth a registration, and others among them.
@@ -224,6 +284,77 @@ fn memory_that_cannot_be_registered_is_copied_to() {
     until(&both, &ends, 1, false).remove(0).1.unwrap();
     assert!(all(&target) == *memory);
     assert_eq!(standin::counts(both.pair().unwrap()).requests - before, LONG.div_ceil(PIECE) as u64);
+}
+
+/// A refusal costs the registrations of others nothing, and is not asked for again at once.
+#[test]
+fn a_refused_registration_leaves_others_alone() {
+    let both = Both::new();
+    let memory = bytes(LONG);
+    let exposed = both.exposed(&memory);
+    let (ends, targets) = (Ends::default(), [guarded(LONG), guarded(LONG)]);
+    let registered = both.reader.registrations();
+    let read = |which: usize| {
+        read(&both, &exposed.token(), 0, &targets[which], &ends, 1);
+        until(&both, &ends, 1, false).remove(0).1.unwrap();
+        assert!(all(&targets[which]) == *memory);
+        both.reader.registrations() - registered
+    };
+    assert_eq!(read(0), 1);
+    standin::refuse("ibv_reg_mr", libc::ENOMEM);
+    assert_eq!((read(1), standin::not_called()), (1, 0));
+    let began = std::time::Instant::now();
+    let again = read(1);
+    assert!(again == 1 || began.elapsed() > Duration::from_millis(900));
+    assert_eq!(read(0), again, "the other target is registered still");
+}
+
+/// All of the memory would have to be locked.
+#[test]
+fn a_small_part_of_a_lot_of_memory_is_copied_to() {
+    let both = Both::new();
+    let memory = bytes(LONG);
+    let exposed = both.exposed(&memory);
+    let (ends, registered) = (Ends::default(), both.reader.registrations());
+    let lot = SharedMemory::allocate((1 << 30) + 1).unwrap();
+    read(&both, &exposed.token(), 0, lot.part(5, LONG).unwrap(), &ends, 1);
+    until(&both, &ends, 1, false).remove(0).1.unwrap();
+    let mut got = vec![0; LONG];
+    lot.read(5, &mut got).unwrap();
+    assert!(got == *memory && both.reader.registrations() == registered);
+}
+
+/// Others need the place among the registrations that are kept.
+#[test]
+fn a_registration_lasts_as_long_as_what_is_on_its_way() {
+    let both = Both::new();
+    let memory = bytes(LONG);
+    let exposed = both.exposed(&memory);
+    let pair = both.pair().unwrap();
+    let (ends, target) = (Ends::default(), guarded(LONG));
+    standin::hold(pair);
+    read(&both, &exposed.token(), 0, &target, &ends, 1);
+    both.settle();
+    let nic = both.reader.core.nic.clone().unwrap();
+    Holder::forget(&*nic.regions, target.allocation());
+    standin::release(pair);
+    until(&both, &ends, 1, false).remove(0).1.unwrap();
+    assert!(all(&target) == *memory && both.pair() == Some(pair));
+}
+
+#[test]
+fn devices_without_windows_read_to_the_place_too() {
+    let windowless =
+        || config("null0").with_verbs_library(Verbs::from_table(standin::without_windows(), "plain"));
+    let both = Both::with(windowless(), windowless());
+    let memory = bytes(LONG);
+    let exposed = both.exposed(&memory);
+    let (ends, target) = (Ends::default(), guarded(LONG));
+    let before = standin::counts(both.pair().unwrap()).requests;
+    read(&both, &exposed.token(), 0, &target, &ends, 1);
+    until(&both, &ends, 1, false).remove(0).1.unwrap();
+    assert!(all(&target) == *memory);
+    assert_eq!(standin::counts(both.pair().unwrap()).requests - before, LONG.div_ceil(PLACED) as u64);
 }
 
 /// The target's memory is kept until the device has ended with it, and its registration ends with it.
