@@ -30,6 +30,7 @@ use crate::refusal::refuse;
 use bare::Work;
 use limits::copies;
 use pair::{Pair, Way};
+use place::Place;
 
 /// Round trips of one series before the other has its turn.
 const TURN: u32 = 100;
@@ -259,21 +260,26 @@ fn read(
     iterations: u32,
     (window, into): (u32, Destination),
 ) -> Result<Both> {
-    let each = iterations.div_ceil(SAMPLES).max(window);
+    match into {
+        Destination::Vector => read_into::<Vec<u8>>(pair, way, size, iterations, window),
+        Destination::Shared => read_into::<SharedMemory>(pair, way, size, iterations, window),
+    }
+}
+
+fn read_into<P: Place>(pair: &mut Pair, way: Way, size: u64, iterations: u32, window: u32) -> Result<Both> {
+    let (each, length) = (iterations.div_ceil(SAMPLES).max(window), usize::try_from(size)?);
     let mut both = Both { calls: each, ..Both::default() };
     let token = pair.exposed(size)?;
-    let reads = |pair: &mut Pair, count| match into {
-        Destination::Vector => pair.reads::<Vec<u8>>(&token, count, window),
-        Destination::Shared => pair.reads::<SharedMemory>(&token, count, window),
-    };
-    reads(pair, window)?;
+    // The first reads touch all of them, and register what is to be.
+    let mut places = (0..window).map(|_| P::new(length)).collect::<Result<Vec<P>>>()?;
+    pair.reads(&token, window, &mut places)?;
     for _ in 0..SAMPLES {
-        let (time, wrong) = reads(pair, each)?;
+        let (time, wrong) = pair.reads(&token, each, &mut places)?;
         both.ours.push(time / f64::from(each));
         both.wrong += wrong;
         let total: f64 = match way {
             Way::Tcp => pair.bare(Work::Stream, each, size)?.iter().sum(),
-            Way::SharedMemory => copies(each, usize::try_from(size)?),
+            Way::SharedMemory => copies(each, length),
             Way::Verbs => continue,
         };
         both.bare.push(total / f64::from(each));

@@ -188,35 +188,41 @@ impl Pair {
         Ok(Token::from_bytes(next(&self.messenger, &self.exposed, self.deadline)?.bytes())?)
     }
 
-    /// Reads all of the memory `count` times, `window` at a time; the time in µs and the number of wrong bytes of the last reads.
-    pub(super) fn reads<P: Place>(&mut self, token: &Token, count: u32, window: u32) -> Result<(f64, u64)> {
+    /// Reads all of the memory `count` times into `places`, as many at a time as there are; the time in µs and the number of wrong bytes of the
+    /// last reads.
+    pub(super) fn reads<P: Place>(
+        &mut self,
+        token: &Token,
+        count: u32,
+        places: &mut Vec<P>,
+    ) -> Result<(f64, u64)> {
         let length = usize::try_from(token.len())?;
         let (tell, told) = mpsc::channel();
-        let mut spare = (0..window).map(|_| P::new(length)).collect::<Result<Vec<P>>>()?;
         let (mut begun, mut done) = (0, 0);
         let since = Instant::now();
         while done < count {
             while begun < count
-                && let Some(into) = spare.pop()
+                && let Some(into) = places.pop()
             {
                 match into.begin(&self.peer, token, self.deadline, tell.clone())? {
                     None => begun += 1,
                     // More than may be under way: tried again when one has ended.
                     Some(refused) => {
-                        spare.push(refused);
+                        places.push(refused);
                         break;
                     }
                 }
             }
             self.messenger.poll()?;
             while let Ok(read) = told.try_recv() {
-                spare.push(read?);
+                places.push(read?);
                 done += 1;
             }
             self.deadline.check("perf", "reads to complete")?;
         }
         let time = since.elapsed().as_secs_f64() * 1e6;
-        let read = spare.into_iter().take(count as usize);
+        // The place that was read into last is the last one.
+        let read = places.iter().rev().take(count as usize);
         Ok((time, read.map(|place| Ok(wrong(&place.bytes()?, length, 7))).sum::<Result<u64>>()?))
     }
 

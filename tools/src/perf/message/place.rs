@@ -1,5 +1,6 @@
 //! Memory into which reads go.
 
+use std::borrow::Cow;
 use std::sync::mpsc::Sender;
 
 use anyhow::Result;
@@ -19,7 +20,7 @@ pub(super) trait Place: Sized {
         tell: Sender<aqueduct::Result<Self>>,
     ) -> Result<Option<Self>>;
 
-    fn bytes(self) -> Result<Vec<u8>>;
+    fn bytes(&self) -> Result<Cow<'_, [u8]>>;
 }
 
 impl Place for Vec<u8> {
@@ -40,8 +41,8 @@ impl Place for Vec<u8> {
         }
     }
 
-    fn bytes(self) -> Result<Vec<u8>> {
-        Ok(self)
+    fn bytes(&self) -> Result<Cow<'_, [u8]>> {
+        Ok(Cow::Borrowed(self))
     }
 }
 
@@ -65,9 +66,9 @@ impl Place for SharedMemory {
         }
     }
 
-    fn bytes(self) -> Result<Vec<u8>> {
+    fn bytes(&self) -> Result<Cow<'_, [u8]>> {
         let mut bytes = vec![0; self.len()];
         self.read(0, &mut bytes)?;
-        Ok(bytes)
+        Ok(Cow::Owned(bytes))
     }
 }
