@@ -51,6 +51,8 @@ enum Heard {
     Nothing { rank: u32 },
     /// This rank has gone on to a later call.
     Ahead { rank: u32 },
+    /// This rank has left, or was lost.
+    Gone { rank: u32 },
 }
 
 /// Gathers the bytes of every rank, in rank order, through rank 0, so that all ranks learn which one did not call `op`.
@@ -81,6 +83,9 @@ pub(super) fn gather(
             Heard::Nothing { rank } if rank == all.rank() || first != op => Err(late(op, &first)),
             Heard::Nothing { rank } => Err(given_up(op, rank)),
             Heard::Ahead { rank } => Err(ahead(op, rank)),
+            Heard::Gone { rank } => {
+                Err(Error::peer_lost(op, rank, "rank 0 found it gone before it had come to this call"))
+            }
         };
     }
     let others = (1..all.size()).map(|rank| {
@@ -95,6 +100,9 @@ pub(super) fn gather(
             None => Heard::All(said.iter().map(|(_, bytes)| bytes.clone()).collect()),
         },
         Err((rank, error)) if error.kind() == ErrorKind::InvalidUsage => Heard::Ahead { rank: *rank },
+        Err((rank, error)) if error.kind() == ErrorKind::PeerLost => {
+            Heard::Gone { rank: error.peer().unwrap_or(*rank) }
+        }
         Err((rank, _)) => Heard::Nothing { rank: *rank },
     };
     let answer = encode_answer(op, &heard);
@@ -105,7 +113,7 @@ pub(super) fn gather(
         (Heard::All(said), _) => answered.map(|()| said),
         (Heard::Other { rank, op: other }, _) => Err(differs(op, (rank, &other), (0, op))),
         (_, Err((_, error))) if error.kind() != ErrorKind::Timeout => Err(error),
-        (Heard::Nothing { rank } | Heard::Ahead { rank }, _) => Err(absent(op, rank)),
+        (Heard::Nothing { rank } | Heard::Ahead { rank } | Heard::Gone { rank }, _) => Err(absent(op, rank)),
     }
 }
 
@@ -170,6 +178,7 @@ fn encode_answer(op: &str, heard: &Heard) -> Vec<u8> {
         Heard::Other { rank, op } => _ = w.u8(1).u32(*rank).str(op),
         Heard::Nothing { rank } => _ = w.u8(2).u32(*rank),
         Heard::Ahead { rank } => _ = w.u8(3).u32(*rank),
+        Heard::Gone { rank } => _ = w.u8(4).u32(*rank),
     }
     w.finish()
 }
@@ -189,6 +198,7 @@ fn decode_answer(bytes: &[u8], ranks: u32) -> WireResult<(String, Heard)> {
         1 => Heard::Other { rank: r.u32()?, op: r.text(MOST_OP)? },
         2 => Heard::Nothing { rank: r.u32()? },
         3 => Heard::Ahead { rank: r.u32()? },
+        4 => Heard::Gone { rank: r.u32()? },
         _ => return Err(WireError::Invalid { what: "answer" }),
     };
     r.finish()?;
@@ -213,7 +223,8 @@ pub(crate) mod fuzzing {
     pub(crate) fn said() -> Vec<(&'static str, Vec<u8>)> {
         let all = Heard::All(vec![vec![], vec![1, 2], vec![3]]);
         let other = Heard::Other { rank: 2, op: "Executor::prepare".to_owned() };
-        let answers = [all, other, Heard::Nothing { rank: 1 }, Heard::Ahead { rank: 2 }];
+        let answers =
+            [all, other, Heard::Nothing { rank: 1 }, Heard::Ahead { rank: 2 }, Heard::Gone { rank: 1 }];
         let mut said: Vec<_> =
             answers.iter().map(|heard| ("meeting-answer", encode_answer("split", heard))).collect();
         said.extend([("meeting-word", encode("split", &[1, 2, 3])), ("meeting-word", encode("", &[]))]);
@@ -224,6 +235,7 @@ pub(crate) mod fuzzing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::group::links::tests::{recorded, soon, wait_for};
     use crate::sync::{Mutex, lock};
 
     /// Rank 0 of four, of whom rank 2 cannot be reached, and may have come before that. Another rank may have called something else.
@@ -289,7 +301,52 @@ mod tests {
         let all = WithoutTwo { lost: true, ..WithoutTwo::default() };
         let error = gather(&all, "split", b"", Deadline::after(Duration::from_secs(1))).unwrap_err();
         assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
-        assert_eq!(all.told(), [1, 3].map(|rank| (rank, Heard::Nothing { rank: 2 })));
+        assert_eq!(all.told(), [1, 3].map(|rank| (rank, Heard::Gone { rank: 2 })));
+        says("split", Heard::Gone { rank: 3 }, ErrorKind::PeerLost, 3, "rank 0 found it gone");
+    }
+
+    /// The last call of a program: some ranks have their answers, and leave, while that of another one is on its way. Here it has yet to be given.
+    #[test]
+    fn a_rank_that_has_said_its_word_may_leave_while_others_wait() {
+        let (links, _recorders) = recorded(3);
+        let meet = |rank: usize, deadline: Deadline| {
+            let (links, meeting) = (&links[rank], links[rank].control().meet());
+            let needs = Needs { op: "split", ranks: vec![0, 1, 2], generation: None };
+            let all = Subset::new(links, needs, &meeting, Step::Gathering);
+            gather(&all, "split", &[rank as u8], deadline)
+        };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| meet(1, soon()));
+            let error = meet(2, Deadline::after(Duration::from_millis(1))).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            links[2].leave(soon()).unwrap();
+            [0, 1].into_iter().for_each(|rank| {
+                wait_for("it has left", || links[rank].control().check_peer("x", 2).is_err());
+            });
+            let error = meet(0, soon()).unwrap_err();
+            assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+            assert_eq!(waits.join().unwrap().unwrap(), [vec![0], vec![1], vec![2]]);
+        });
+    }
+
+    /// It has not said its word: rank 0 tells those who wait.
+    #[test]
+    fn a_rank_that_leaves_in_place_of_a_call_is_named_to_all() {
+        let (links, _recorders) = recorded(3);
+        let meet = |rank: usize| {
+            let (links, meeting) = (&links[rank], links[rank].control().meet());
+            let needs = Needs { op: "split", ranks: vec![0, 1, 2], generation: None };
+            let all = Subset::new(links, needs, &meeting, Step::Gathering);
+            gather(&all, "split", &[rank as u8], soon())
+        };
+        std::thread::scope(|scope| {
+            let both = [0, 1].map(|rank| scope.spawn(move || meet(rank)));
+            links[2].leave(soon()).unwrap();
+            for waits in both {
+                let error = waits.join().unwrap().unwrap_err();
+                assert_eq!((error.kind(), error.peer()), (ErrorKind::PeerLost, Some(2)), "{error}");
+            }
+        });
     }
 
     #[test]

@@ -306,4 +306,4 @@ impl Drop for Links {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -17,6 +17,7 @@ pub(crate) struct Subset<'a> {
     links: &'a Links,
     rank: u32,
     needs: Needs,
+    step: Step,
     meeting: &'a Attendance<'a>,
     /// Tells this group's messages from those of other groups of the meeting.
     group: u64,
@@ -43,7 +44,17 @@ impl<'a> Subset<'a> {
         }
         needs.ranks.iter().for_each(|rank| hash.update(rank.to_le_bytes()));
         let group = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        Self { links, rank, needs, meeting, group }
+        Self { links, rank, needs, step, meeting, group }
+    }
+
+    /// What a message between this rank and `peer` needs. Rank 0 hears in a gathering who has gone, and tells the others, each of which needs
+    /// nobody else: a rank that has its answer may leave while another one waits for its own.
+    fn needs(&self, peer: u32, hears_all: bool) -> Needs {
+        let ranks = match (self.step, self.needs.ranks.get(peer as usize)) {
+            (Step::Gathering, Some(peer)) if !hears_all => vec![*peer],
+            _ => self.needs.ranks.clone(),
+        };
+        Needs { ranks, ..self.needs.clone() }
     }
 
     fn address(&self, peer: u32, tag: u64) -> Result<Address> {
@@ -66,14 +77,15 @@ impl Bootstrap for Subset<'_> {
     }
 
     fn send(&self, peer: u32, tag: u64, bytes: &[u8], deadline: Deadline) -> Result<()> {
-        self.links.control().check_needs(&self.needs)?;
+        self.links.control().check_needs(&self.needs(peer, false))?;
         let to = self.address(peer, tag)?;
         self.links.ensure(to.peer, deadline)?;
         self.links.control().send_mail(to, bytes)
     }
 
     fn recv(&self, peer: u32, tag: u64, deadline: Deadline) -> Result<Vec<u8>> {
-        self.links.control().recv_mail(self.address(peer, tag)?, &self.needs, deadline)
+        let needs = self.needs(peer, self.rank == 0);
+        self.links.control().recv_mail(self.address(peer, tag)?, &needs, deadline)
     }
 
     fn secret(&self) -> Option<Secret> {

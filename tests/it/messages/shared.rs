@@ -87,6 +87,15 @@ pub(super) fn written_before_a_message(rig: &Rig) {
     assert_eq!(bad.load(Ordering::Acquire), 0);
 }
 
+/// Ends threads that read, also if the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// The owner exposes, revokes and overwrites again and again while threads read: no read brings other bytes than its token stands for.
 pub(super) fn revoked_while_threads_read(rig: &Rig) {
     let all = rig.pair().map(Arc::new);
@@ -95,6 +104,7 @@ pub(super) fn revoked_while_threads_read(rig: &Rig) {
     let (stop, good, refused) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let current = std::sync::Mutex::new(None::<(Token, u8)>);
     std::thread::scope(|scope| {
+        let ends = Stop(&stop);
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Acquire) {
@@ -122,13 +132,16 @@ pub(super) fn revoked_while_threads_read(rig: &Rig) {
             let exposed = all[1].expose(&memory).unwrap();
             *current.lock().unwrap() = Some((exposed.token(), value));
             // Longer and longer, until reads succeed on a machine as busy as this one.
-            std::thread::sleep(Duration::from_micros(u64::from(round % 20) * u64::from(round.max(200))));
+            std::thread::sleep(Duration::from_micros(
+                u64::from(round % 20) * u64::from((4 * round).max(200)),
+            ));
             drop(exposed);
             memory.fill(value + 1);
             round += 1;
-            assert!(round < 3_000, "reads neither succeed nor are refused");
+            let [good, refused] = [&good, &refused].map(|count| count.load(Ordering::Acquire));
+            assert!(round < 3_000, "{good} reads succeeded and {refused} were refused");
         }
-        stop.store(true, Ordering::Release);
+        drop(ends);
     });
     drop(pollers);
 }

@@ -29,7 +29,7 @@ impl Waiters for Nobody {
     }
 }
 
-pub(in crate::group) fn soon() -> Deadline {
+pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
@@ -38,7 +38,7 @@ pub(in crate::group) const KIND: u16 = 77;
 
 /// Keeps what peers send, and what the service thread is told to drop later.
 #[derive(Default)]
-pub(in crate::group) struct Recorder {
+pub(crate) struct Recorder {
     frames: Mutex<Vec<(u32, Vec<u8>, usize)>>,
     holds: Mutex<Option<Deferred>>,
 }
@@ -74,7 +74,7 @@ pub(in crate::group) fn group(size: u32, hosts: u32) -> Vec<Links> {
 }
 
 /// The same, and what each rank's subscriber heard.
-pub(in crate::group) fn recorded(size: u32) -> (Vec<Links>, Vec<Arc<Recorder>>) {
+pub(crate) fn recorded(size: u32) -> (Vec<Links>, Vec<Arc<Recorder>>) {
     let recorders: Vec<Arc<Recorder>> = (0..size).map(|_| Arc::default()).collect();
     let subscribe = |rank: u32| Subscribers::default().with(KIND, recorders[rank as usize].clone());
     let links = group_of(size, 1, config(Some(Duration::from_secs(3))), |network| network, subscribe);
@@ -164,7 +164,7 @@ fn served(
     (identities.into_iter().zip(listeners).map(serve).collect(), peers)
 }
 
-pub(in crate::group) fn wait_for(what: &str, done: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, done: impl Fn() -> bool) {
     let deadline = soon();
     while !done() {
         assert!(!deadline.expired(), "{what}");
