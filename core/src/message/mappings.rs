@@ -121,7 +121,7 @@ impl Copying {
         let end = self.length.min(self.got.saturating_add(most));
         let (from, count) = (self.offset + self.got as u64, end - self.got);
         let valid = match &self.placing {
-            Some(placing) => placing.copy(self.got, &self.mapping, from, count),
+            Some(placing) => placing.bytes(self.got, count).and_then(|bytes| self.mapping.copy(from, &bytes)),
             None => self.mapping.read(from, &mut self.into[self.got..end]),
         };
         self.got = end;

@@ -5,11 +5,10 @@
 use std::sync::{Arc, Weak};
 
 use super::device::Underway;
-use super::mappings::Mapping;
-use super::reading::Way;
 use super::shared::SharedMemory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rdma::{LocalRange, MemoryRegion};
+use crate::volatile::VolatileSlice;
 
 /// The place for a read, or for a part of one: memory from a byte on.
 ///
@@ -46,12 +45,9 @@ impl Placing {
         Self { memory: Memory::Shared(memory.clone()), at }
     }
 
-    /// Whether a read that gets its bytes in this `way` can have them brought here.
-    pub(super) fn fits(&self, way: &Way) -> bool {
-        match self.memory {
-            Memory::Registered(_) => matches!(way, Way::Open | Way::Fetched(_)),
-            Memory::Shared(_) => matches!(way, Way::Shared | Way::Mapped(_)),
-        }
+    /// Whether it is for an RDMA device.
+    pub(super) fn is_registered(&self) -> bool {
+        matches!(self.memory, Memory::Registered(_))
     }
 
     /// The place that begins `bytes` behind this one.
@@ -69,13 +65,13 @@ impl Placing {
         Ok(Place { range, _share: self.clone() })
     }
 
-    /// Copies `length` bytes from `from` of `mapping` to byte `offset`. False if the memory is not exposed any more.
+    /// The `length` bytes from byte `offset` on, for the processor.
     ///
     /// # Errors
-    /// If they are not all inside both.
-    pub(super) fn copy(&self, offset: usize, mapping: &Mapping, from: u64, length: usize) -> Result<bool> {
+    /// `InvalidUsage` if they are not all inside the memory.
+    pub(super) fn bytes(&self, offset: usize, length: usize) -> Result<VolatileSlice<'_>> {
         let Memory::Shared(memory) = &self.memory else { return Err(unfit()) };
-        mapping.copy(from, &memory.place(self.at + offset, length)?)
+        memory.place(self.at + offset, length)
     }
 
     /// Its use, among the copies of the whole read.

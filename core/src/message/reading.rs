@@ -84,7 +84,10 @@ impl Reading {
 
     /// Makes a place for the bytes, unless they are brought to one of the program's.
     pub(super) fn provide(&mut self) {
-        if self.placing.take_if(|placing| !placing.fits(&self.way)).is_some() {
+        let by_device = matches!(self.way, Way::Open | Way::Fetched(_));
+        let by_processor = matches!(self.way, Way::Shared | Way::Mapped(_));
+        let fits = |placing: &Placing| if placing.is_registered() { by_device } else { by_processor };
+        if self.placing.take_if(|placing| !fits(placing)).is_some() {
             self.into = vec![0; self.length];
         }
     }
