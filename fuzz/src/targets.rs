@@ -58,9 +58,8 @@ pub const TARGETS: &[Target] = &[
     new("mail", core::mail, Form::Exact),
     new("plan-word", core::plan_word, Form::Stable),
     new("collective-word", core::collective_word, Form::Stable),
-    // Names of calls are shown with their control characters escaped, which makes them longer, and perhaps too long to be sent again.
-    new("meeting-word", core::meeting_word, Form::OneWay),
-    new("meeting-answer", core::meeting_answer, Form::OneWay),
+    new("meeting-word", core::meeting_word, Form::Stable),
+    new("meeting-answer", core::meeting_answer, Form::Stable),
     new("membership", core::membership, Form::Exact),
     // Checks and the simulator run small plans.
     Target { name: "plan-file", decode: core::plan_file, form: Form::Stable, memory: 16 << 20 },

@@ -212,12 +212,19 @@ pub(crate) mod fuzzing {
 
     /// A rank's word in a meeting of all.
     pub fn meeting_word(bytes: &[u8]) -> Option<Vec<u8>> {
-        decode(bytes).ok().map(|(op, said)| encode(&op, &said))
+        decode(bytes).ok().filter(|(op, _)| fits(op)).map(|(op, said)| encode(&op, &said))
     }
 
     /// The answer of rank 0 in a meeting of three ranks.
     pub fn meeting_answer(bytes: &[u8]) -> Option<Vec<u8>> {
-        decode_answer(bytes, 3).ok().map(|(op, heard)| encode_answer(&op, &heard))
+        let (op, heard) = decode_answer(bytes, 3).ok()?;
+        let other = if let Heard::Other { op, .. } = &heard { op } else { &op };
+        (fits(&op) && fits(other)).then(|| encode_answer(&op, &heard))
+    }
+
+    /// Whether a name can be said again: escaping its control characters has made it longer.
+    fn fits(op: &str) -> bool {
+        op.len() <= MOST_OP
     }
 
     pub(crate) fn said() -> Vec<(&'static str, Vec<u8>)> {

@@ -47,8 +47,8 @@ impl<'a> Subset<'a> {
         Self { links, rank, needs, step, meeting, group }
     }
 
-    /// What a message between this rank and `peer` needs. Rank 0 hears in a gathering who has gone, and tells the others, each of which needs
-    /// nobody else: a rank that has its answer may leave while another one waits for its own.
+    /// The ranks that must be there for a message between this rank and `peer`. In a gathering, rank 0 hears which rank has gone and tells the
+    /// others, so each of them needs rank 0 alone: a rank that has its answer may leave while another one waits for its own.
     fn needs(&self, peer: u32, hears_all: bool) -> Needs {
         let ranks = match (self.step, self.needs.ranks.get(peer as usize)) {
             (Step::Gathering, Some(peer)) if !hears_all => vec![*peer],

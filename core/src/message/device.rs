@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::shared::SharedMemory;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The longest part that is staged at a time.
 pub(crate) const STAGED: usize = 512 << 10;
@@ -95,7 +95,9 @@ pub(crate) trait ReadTarget: Send {
     ///
     /// # Errors
     /// Those of the driver, for instance if the devices cannot reach each other, or the handle is none; then the data is staged.
-    fn map(&self, descriptor: BorrowedFd<'_>, description: &[u8]) -> Result<Arc<dyn DeviceMapping>>;
+    fn map(&self, _descriptor: BorrowedFd<'_>, _description: &[u8]) -> Result<Arc<dyn DeviceMapping>> {
+        Err(no_device())
+    }
 
     /// Begins to copy `length` bytes from `offset` of memory that was mapped for this device to `at`.
     ///
@@ -103,11 +105,17 @@ pub(crate) trait ReadTarget: Send {
     /// Those of the driver; `Remote` for a range past the end.
     fn copy(
         &self,
-        at: usize,
-        from: &Arc<dyn DeviceMapping>,
-        offset: u64,
-        length: usize,
-    ) -> Result<Box<dyn Underway>>;
+        _at: usize,
+        _from: &Arc<dyn DeviceMapping>,
+        _offset: u64,
+        _length: usize,
+    ) -> Result<Box<dyn Underway>> {
+        Err(no_device())
+    }
+}
+
+fn no_device() -> Error {
+    Error::new(ErrorKind::Internal, "read", "the target of a read has no device that copies")
 }
 
 /// Memory of another process, mapped for a device. Unmapped with the last share, once nothing uses it any more.

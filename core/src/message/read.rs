@@ -23,8 +23,8 @@ impl Read {
         Self { member: member.clone(), line: line.clone(), id }
     }
 
-    /// Gives the read up: its completion gets an `Aborted` error soon, and its vector is dropped. False if it has ended already, and
-    /// in a forked child.
+    /// Gives the read up: its completion gets an `Aborted` error soon, and its vector is dropped. A read into other memory ends when nothing writes
+    /// there any more. False if it has ended already, and in a forked child.
     pub fn cancel(&self) -> bool {
         let member = &self.member;
         if member.hub.forked() {

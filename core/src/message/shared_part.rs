@@ -1,13 +1,10 @@
 //! Shared memory into which reads go.
 #![forbid(unsafe_code)]
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
-use super::device::{DeviceMapping, ReadTarget, Resource, Target, Underway};
+use super::device::{ReadTarget, Resource, Target, Underway};
 use super::revocation::before_writing;
 use super::shared::SharedMemory;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// A part of [`SharedMemory`]: memory into which [`Peer::read_into`](super::Peer::read_into) reads. It keeps the memory.
 #[derive(Clone, Debug)]
@@ -86,18 +83,6 @@ impl ReadTarget for SharedPart {
     fn device(&self) -> Option<usize> {
         None
     }
-
-    fn map(&self, _: BorrowedFd<'_>, _: &[u8]) -> Result<Arc<dyn DeviceMapping>> {
-        Err(no_device())
-    }
-
-    fn copy(&self, _: usize, _: &Arc<dyn DeviceMapping>, _: u64, _: usize) -> Result<Box<dyn Underway>> {
-        Err(no_device())
-    }
-}
-
-fn no_device() -> Error {
-    Error::new(ErrorKind::Internal, "read", "memory of the host has no device that copies")
 }
 
 /// A copy by the processor, which has ended.

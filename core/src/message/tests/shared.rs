@@ -92,7 +92,7 @@ fn reads_go_into_shared_memory_too() {
                     .unwrap()
                     .posted()
                     .unwrap();
-                // What is mapped needs no owner.
+                // Once the memory is mapped, its owner need not run.
                 let mapped = over_rings() && kind == 0 && round > 0 && length > 0;
                 let all = [&a, &b];
                 until(if mapped { &all[..1] } else { &all }, || seen.len() == 1);

@@ -15,7 +15,6 @@ use std::time::Duration;
 use anyhow::Result;
 use aqueduct::Deadline;
 use aqueduct::internals::env;
-use aqueduct::message::SharedMemory;
 
 use super::args::Results;
 use super::head::Head;
@@ -30,7 +29,7 @@ use crate::refusal::refuse;
 use bare::Work;
 use limits::copies;
 use pair::{Pair, Way};
-use place::Place;
+use place::Destination;
 
 /// Round trips of one series before the other has its turn.
 const TURN: u32 = 100;
@@ -45,24 +44,6 @@ pub(super) enum Operation {
     Latency,
     Rate,
     Read,
-}
-
-/// Memory into which reads go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Destination {
-    /// Vectors
-    Vector,
-    /// The library's shared memory, into which an RDMA device reads without a copy
-    Shared,
-}
-
-impl Destination {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Vector => "vector",
-            Self::Shared => "shared",
-        }
-    }
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -260,18 +241,11 @@ fn read(
     iterations: u32,
     (window, into): (u32, Destination),
 ) -> Result<Both> {
-    match into {
-        Destination::Vector => read_into::<Vec<u8>>(pair, way, size, iterations, window),
-        Destination::Shared => read_into::<SharedMemory>(pair, way, size, iterations, window),
-    }
-}
-
-fn read_into<P: Place>(pair: &mut Pair, way: Way, size: u64, iterations: u32, window: u32) -> Result<Both> {
     let (each, length) = (iterations.div_ceil(SAMPLES).max(window), usize::try_from(size)?);
     let mut both = Both { calls: each, ..Both::default() };
     let token = pair.exposed(size)?;
     // The first reads touch all of them, and register what is to be.
-    let mut places = (0..window).map(|_| P::new(length)).collect::<Result<Vec<P>>>()?;
+    let mut places = (0..window).map(|_| into.place(length)).collect::<Result<Vec<_>>>()?;
     pair.reads(&token, window, &mut places)?;
     for _ in 0..SAMPLES {
         let (time, wrong) = pair.reads(&token, each, &mut places)?;

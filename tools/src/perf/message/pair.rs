@@ -190,12 +190,7 @@ impl Pair {
 
     /// Reads all of the memory `count` times into `places`, as many at a time as there are; the time in µs and the number of wrong bytes of the
     /// last reads.
-    pub(super) fn reads<P: Place>(
-        &mut self,
-        token: &Token,
-        count: u32,
-        places: &mut Vec<P>,
-    ) -> Result<(f64, u64)> {
+    pub(super) fn reads(&mut self, token: &Token, count: u32, places: &mut Vec<Place>) -> Result<(f64, u64)> {
         let length = usize::try_from(token.len())?;
         let (tell, told) = mpsc::channel();
         let (mut begun, mut done) = (0, 0);
@@ -204,7 +199,7 @@ impl Pair {
             while begun < count
                 && let Some(into) = places.pop()
             {
-                match into.begin(&self.peer, token, self.deadline, tell.clone())? {
+                match into.read(&self.peer, token, self.deadline, tell.clone())? {
                     None => begun += 1,
                     // More than may be under way: tried again when one has ended.
                     Some(refused) => {

@@ -8,67 +8,74 @@ use aqueduct::Deadline;
 use aqueduct::message::{Begun, Peer, SharedMemory, Token};
 
 /// The place for one read at a time.
-pub(super) trait Place: Sized {
-    fn new(length: usize) -> Result<Self>;
+pub(super) enum Place {
+    Vector(Vec<u8>),
+    Shared(SharedMemory),
+}
 
+/// Which kind of memory, as the option has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Destination {
+    /// Vectors
+    Vector,
+    /// The library's shared memory, into which an RDMA device reads without a copy
+    Shared,
+}
+
+impl Destination {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Vector => "vector",
+            Self::Shared => "shared",
+        }
+    }
+
+    /// A place of `length` bytes.
+    pub(super) fn place(self, length: usize) -> Result<Place> {
+        Ok(match self {
+            Self::Vector => Place::Vector(vec![0; length]),
+            Self::Shared => Place::Shared(SharedMemory::allocate(length)?),
+        })
+    }
+}
+
+impl Place {
     /// Begins to read all of the memory of `token`; `tell` gets the place back with the data. Returns it if too many reads are under way.
-    fn begin(
-        self,
-        peer: &Peer,
-        token: &Token,
-        deadline: Deadline,
-        tell: Sender<aqueduct::Result<Self>>,
-    ) -> Result<Option<Self>>;
-
-    fn bytes(&self) -> Result<Cow<'_, [u8]>>;
-}
-
-impl Place for Vec<u8> {
-    fn new(length: usize) -> Result<Self> {
-        Ok(vec![0; length])
-    }
-
-    fn begin(
+    pub(super) fn read(
         self,
         peer: &Peer,
         token: &Token,
         deadline: Deadline,
         tell: Sender<aqueduct::Result<Self>>,
     ) -> Result<Option<Self>> {
-        match peer.read(token, 0, self, deadline, move |read| drop(tell.send(read)))? {
-            Begun::Posted(_) => Ok(None),
-            Begun::Retry(refused) => Ok(Some(refused.data)),
+        match self {
+            Self::Vector(bytes) => {
+                let done = move |read: aqueduct::Result<_>| drop(tell.send(read.map(Self::Vector)));
+                match peer.read(token, 0, bytes, deadline, done)? {
+                    Begun::Posted(_) => Ok(None),
+                    Begun::Retry(refused) => Ok(Some(Self::Vector(refused.data))),
+                }
+            }
+            Self::Shared(memory) => {
+                let place = Self::Shared(memory.clone());
+                let done = move |read: aqueduct::Result<()>| drop(tell.send(read.map(|()| place)));
+                match peer.read_into(token, 0, &memory, deadline, done)? {
+                    Begun::Posted(_) => Ok(None),
+                    Begun::Retry(_) => Ok(Some(Self::Shared(memory))),
+                }
+            }
         }
     }
 
-    fn bytes(&self) -> Result<Cow<'_, [u8]>> {
-        Ok(Cow::Borrowed(self))
-    }
-}
-
-impl Place for SharedMemory {
-    fn new(length: usize) -> Result<Self> {
-        Ok(Self::allocate(length)?)
-    }
-
-    fn begin(
-        self,
-        peer: &Peer,
-        token: &Token,
-        deadline: Deadline,
-        tell: Sender<aqueduct::Result<Self>>,
-    ) -> Result<Option<Self>> {
-        let place = self.clone();
-        let done = move |read: aqueduct::Result<()>| drop(tell.send(read.map(|()| place)));
-        match peer.read_into(token, 0, &self, deadline, done)? {
-            Begun::Posted(_) => Ok(None),
-            Begun::Retry(_) => Ok(Some(self)),
+    /// The bytes that are there.
+    pub(super) fn bytes(&self) -> Result<Cow<'_, [u8]>> {
+        match self {
+            Self::Vector(bytes) => Ok(Cow::Borrowed(bytes)),
+            Self::Shared(memory) => {
+                let mut bytes = vec![0; memory.len()];
+                memory.read(0, &mut bytes)?;
+                Ok(Cow::Owned(bytes))
+            }
         }
-    }
-
-    fn bytes(&self) -> Result<Cow<'_, [u8]>> {
-        let mut bytes = vec![0; self.len()];
-        self.read(0, &mut bytes)?;
-        Ok(Cow::Owned(bytes))
     }
 }

@@ -1,14 +1,16 @@
 //! Launches of kernels that do not fit the device together.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cuda_driver_sys::CUresult;
 
-use super::{Calls, Gate, SOON, STALL, driver};
+use super::{Calls, Gate, SOON, driver};
 use crate::error::{Error, Result};
-use crate::gpu::{Company, Context, Device, Hooks, PinnedBuffer, Room, Stream};
+use crate::gpu::{Company, Context, Device, Hooks, Room, Stream};
 use crate::outcome::Outcome;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+
+mod at_once;
 
 /// Room of a device that runs ten blocks at once.
 fn room(company: &Company, blocks: u32) -> Room {
@@ -104,47 +106,6 @@ fn a_launch_whose_turn_failed_takes_another() {
     }
 }
 
-/// Drops memory on another thread while a stream is told to wait, which the driver may delay for as long as that stream's queue is full.
-struct Drops {
-    memory: Mutex<Option<PinnedBuffer>>,
-    returned: AtomicUsize,
-}
-
-impl Hooks for Drops {
-    fn before(&self, function: &'static str) -> Option<CUresult> {
-        if function == "cuStreamWaitEvent"
-            && let Some(memory) = self.memory.lock().unwrap().take()
-        {
-            let (done, dropped) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                drop(memory);
-                done.send(()).unwrap();
-            });
-            let returned = dropped.recv_timeout(STALL).is_ok();
-            self.returned.store(usize::from(returned), Ordering::Relaxed);
-        }
-        None
-    }
-}
-
-#[test]
-fn a_drop_does_not_wait_for_a_launch_that_is_held_up() {
-    let drops = Arc::new(Drops { memory: Mutex::default(), returned: AtomicUsize::new(0) });
-    let context = Context::new(&Device::new(&driver().with_hooks(drops.clone()), 6).unwrap()).unwrap();
-    let rooms = rooms(&context, [6, 6]);
-    let first = Stream::new(&context).unwrap();
-    rooms[0].stand_behind_others(&first, false).unwrap();
-    let gate = Gate::close(&first);
-    drop(first);
-    let second = Stream::new(&context).unwrap();
-    *drops.memory.lock().unwrap() = Some(PinnedBuffer::new(&context, 64).unwrap());
-    rooms[1].stand_behind_others(&second, false).unwrap();
-    assert_eq!(drops.returned.load(Ordering::Relaxed), 1, "it waited until the stream was told");
-    gate.open();
-    second.synchronize(SOON).unwrap();
-    context.settle();
-}
-
 /// Only an event of ours still stands for its work.
 #[test]
 fn a_crowded_launch_stands_behind_the_work_of_a_stream_that_its_owner_has_destroyed() {
@@ -167,59 +128,6 @@ fn a_crowded_launch_stands_behind_the_work_of_a_stream_that_its_owner_has_destro
     gate.open();
     second.synchronize(SOON).unwrap();
     context.settle();
-}
-
-type Then = Box<dyn FnOnce() + Send>;
-
-/// Counts waits for events, and does something before the next call of a function.
-struct Meanwhile {
-    function: &'static str,
-    waits: AtomicUsize,
-    then: Mutex<Option<Then>>,
-}
-
-impl Meanwhile {
-    fn at(function: &'static str) -> Arc<Self> {
-        Arc::new(Self { function, waits: AtomicUsize::new(0), then: Mutex::default() })
-    }
-
-    fn next(&self, then: impl FnOnce() + Send + 'static) {
-        *self.then.lock().unwrap() = Some(Box::new(then));
-    }
-
-    fn has_happened(&self) -> bool {
-        self.then.lock().unwrap().is_none()
-    }
-}
-
-impl Hooks for Meanwhile {
-    fn before(&self, function: &'static str) -> Option<CUresult> {
-        let then = (function == self.function).then(|| self.then.lock().unwrap().take()).flatten();
-        if let Some(then) = then {
-            then();
-        }
-        self.waits.fetch_add(usize::from(function == "cuStreamWaitEvent"), Ordering::Relaxed);
-        None
-    }
-}
-
-/// Two threads launch at once: the turn that began first ends last.
-#[test]
-fn a_turn_that_another_has_overtaken_spares_the_next_launch_nothing() {
-    let meanwhile = Meanwhile::at("cuEventCreate");
-    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
-    let (rooms, streams) =
-        (rooms(&context, [6, 6]).map(Arc::new), [(); 2].map(|()| Stream::new(&context).unwrap()));
-    rooms[0].stand_behind_others(&streams[0], false).unwrap();
-    rooms[1].stand_behind_others(&streams[1], false).unwrap();
-    let (room, stream) = (rooms[1].clone(), streams[1].clone());
-    meanwhile.next(move || room.stand_behind_others(&stream, false).unwrap());
-    rooms[0].stand_behind_others(&streams[0], false).unwrap();
-    assert!(meanwhile.has_happened(), "nothing came between");
-    let before = meanwhile.waits.load(Ordering::Relaxed);
-    rooms[0].stand_behind_others(&streams[0], false).unwrap();
-    let waits = meanwhile.waits.load(Ordering::Relaxed) - before;
-    assert_eq!(waits, 1, "the launch on the other stream may be on the device");
 }
 
 /// Launches that something else orders do not stand behind each other, but behind what was launched without it, and the other way around.
@@ -420,104 +328,5 @@ fn room_that_is_not_confirmed_orders_nothing() {
     assert!(!second.is_idle().unwrap(), "three kernels do not fit");
     gate.open();
     second.synchronize(SOON).unwrap();
-    context.settle();
-}
-
-/// Two threads launch at once behind a stream that is gone.
-#[test]
-fn launches_at_once_stand_behind_a_dropped_stream() {
-    let meanwhile = Meanwhile::at("cuStreamWaitEvent");
-    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
-    let [room] = rooms(&context, [11]).map(Arc::new);
-    let [first, second, third] = [(); 3].map(|()| Stream::new(&context).unwrap());
-    room.stand_behind_others(&first, false).unwrap();
-    let gate = Gate::close(&first);
-    drop(first);
-    let (other, stream) = (room.clone(), third.clone());
-    meanwhile.next(move || other.stand_behind_others(&stream, true).unwrap());
-    room.stand_behind_others(&second, true).unwrap();
-    assert!(meanwhile.has_happened(), "nothing came between");
-    for stream in [&second, &third] {
-        assert!(!stream.is_idle().unwrap(), "the launch on the dropped stream has not ended");
-    }
-    gate.open();
-    second.synchronize(SOON).unwrap();
-    third.synchronize(SOON).unwrap();
-    context.settle();
-}
-
-/// Whoever drops a stream first asks the driver about its work. A launch at that moment waits until that is known.
-#[test]
-fn a_launch_stands_behind_a_stream_that_another_thread_is_dropping() {
-    let meanwhile = Meanwhile::at("cuStreamQuery");
-    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
-    let [room] = rooms(&context, [11]).map(Arc::new);
-    let [first, second] = [(); 2].map(|()| Stream::new(&context).unwrap());
-    room.stand_behind_others(&first, false).unwrap();
-    let gate = Gate::close(&first);
-    let (tell, told) = std::sync::mpsc::channel();
-    let (launch, stream) = (room.clone(), second.clone());
-    meanwhile.next(move || {
-        let launching = std::thread::spawn(move || launch.stand_behind_others(&stream, false));
-        // Long enough for a launch that waits for nobody.
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        tell.send(launching).unwrap();
-    });
-    drop(first);
-    assert!(meanwhile.has_happened(), "nothing came between");
-    told.recv().unwrap().join().unwrap().unwrap();
-    assert!(!second.is_idle().unwrap(), "the launch on the dropped stream has not ended");
-    gate.open();
-    second.synchronize(SOON).unwrap();
-    context.settle();
-}
-
-/// The driver makes whoever enqueues wait while a stream's queue is full, and what is in it may wait for a launch of another thread.
-#[test]
-fn a_launch_does_not_wait_for_another_that_is_held_up() {
-    let meanwhile = Meanwhile::at("cuStreamWaitEvent");
-    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
-    let [room] = rooms(&context, [11]).map(Arc::new);
-    let [first, second, third] = [(); 3].map(|()| Stream::new(&context).unwrap());
-    room.stand_behind_others(&first, false).unwrap();
-    let gate = Gate::close(&first);
-    let (other, stream) = (room.clone(), third.clone());
-    let launched = Arc::new(AtomicBool::new(false));
-    let result = launched.clone();
-    meanwhile.next(move || {
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            other.stand_behind_others(&stream, true).unwrap();
-            tell.send(())
-        });
-        result.store(told.recv_timeout(SOON).is_ok(), Ordering::Relaxed);
-    });
-    room.stand_behind_others(&second, true).unwrap();
-    assert!(meanwhile.has_happened() && launched.load(Ordering::Relaxed), "it waited for the other launch");
-    gate.open();
-    second.synchronize(SOON).unwrap();
-    third.synchronize(SOON).unwrap();
-    context.settle();
-}
-
-/// A stream gets its first launch with a turn just before another one records what it had.
-#[test]
-fn a_launch_that_takes_a_turn_meanwhile_is_not_stood_behind() {
-    let meanwhile = Meanwhile::at("cuEventCreate");
-    let context = Context::new(&Device::new(&driver().with_hooks(meanwhile.clone()), 6).unwrap()).unwrap();
-    let [room] = rooms(&context, [11]).map(Arc::new);
-    let [first, second] = [(); 2].map(|()| Stream::new(&context).unwrap());
-    room.stand_behind_others(&first, false).unwrap();
-    let (tell, closed) = std::sync::mpsc::channel();
-    let (other, stream) = (room.clone(), first.clone());
-    meanwhile.next(move || {
-        other.stand_behind_others(&stream, true).unwrap();
-        tell.send(Gate::close(&stream)).unwrap();
-    });
-    room.stand_behind_others(&second, true).unwrap();
-    let gate = closed.recv_timeout(SOON).unwrap();
-    assert!(second.is_idle().unwrap(), "it stands behind a launch that takes turns with it");
-    gate.open();
-    first.synchronize(SOON).unwrap();
     context.settle();
 }

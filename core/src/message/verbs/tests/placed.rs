@@ -6,7 +6,7 @@ use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::message::one_sided::{PIECE, PLACED};
 use crate::message::shared::Holder;
-use crate::message::{Read, SharedMemory, Target, Token};
+use crate::message::{Exposed, Read, SharedMemory, Target, Token};
 use crate::rdma::Status;
 use crate::sync::{Mutex, lock};
 
@@ -42,6 +42,14 @@ fn until(both: &Both, ends: &Ends, ended: usize, with_owner: bool) -> Vec<(usize
         assert!(!deadline.expired(), "{} of {ended} reads have ended", lock(ends).len());
     }
     std::mem::take(&mut *lock(ends))
+}
+
+/// A reader that has the key of exposed memory of [`LONG`] bytes: both sides, the memory and its exposure, the number of the pair, and a target.
+fn ready() -> (Both, Arc<Vec<u8>>, Exposed, u32, SharedMemory) {
+    let (both, memory) = (Both::new(), bytes(LONG));
+    let exposed = both.exposed(&memory);
+    let pair = both.pair().unwrap();
+    (both, memory, exposed, pair, guarded(LONG))
 }
 
 fn guarded(length: usize) -> SharedMemory {
@@ -99,11 +107,8 @@ fn the_first_read_of_a_token_goes_to_its_place_too() {
 /// The completion channel wakes it when something has come.
 #[test]
 fn the_reader_may_sleep_while_its_device_reads() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let pair = both.pair().unwrap();
-    let (ends, target) = (Ends::default(), guarded(LONG));
+    let (both, memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
     standin::hold(pair);
     read(&both, &exposed.token(), 0, &target, &ends, 1);
     both.settle();
@@ -120,11 +125,8 @@ fn the_reader_may_sleep_while_its_device_reads() {
 /// As one whose link has failed, about which it says nothing.
 #[test]
 fn a_read_that_was_given_up_ends_although_the_device_hangs() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let pair = both.pair().unwrap();
-    let (ends, target, other) = (Ends::default(), guarded(LONG), guarded(PIECE));
+    let (both, memory, exposed, pair, target) = ready();
+    let (ends, other) = (Ends::default(), guarded(PIECE));
     standin::hold(pair);
     let given_up = read(&both, &exposed.token(), 0, &target, &ends, 1);
     read(&both, &exposed.token(), 7, &other, &ends, 2);
@@ -163,11 +165,8 @@ fn short_reads_are_copied_and_all_end_in_order() {
 /// Whoever is told that a read has ended may use the memory again.
 #[test]
 fn a_read_that_is_given_up_ends_when_the_device_writes_no_more() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let pair = both.pair().unwrap();
-    let (ends, target) = (Ends::default(), guarded(LONG));
+    let (both, memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
     standin::hold(pair);
     let given_up = read(&both, &exposed.token(), 0, &target, &ends, 1);
     let late = both.peer.read_into(&exposed.token(), 0, guarded(PLACED), Duration::from_millis(1), {
@@ -199,11 +198,8 @@ fn a_read_that_is_given_up_ends_when_the_device_writes_no_more() {
 /// The owner says so, and later reads have a new pair.
 #[test]
 fn memory_that_is_revoked_is_an_error_and_nothing_comes_behind_it() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let pair = both.pair().unwrap();
-    let (ends, target) = (Ends::default(), guarded(LONG));
+    let (both, memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
     standin::hold(pair);
     read(&both, &exposed.token(), 0, &target, &ends, 1);
     both.settle();
@@ -249,11 +245,8 @@ fn a_pair_that_fails_in_the_middle_is_made_up_for() {
 
 #[test]
 fn a_peer_that_goes_away_ends_the_read_and_nothing_comes_behind_it() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let pair = both.pair().unwrap();
-    let (ends, target) = (Ends::default(), guarded(LONG));
+    let (both, _memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
     standin::hold(pair);
     read(&both, &exposed.token(), 0, &target, &ends, 1);
     both.settle();
@@ -273,11 +266,9 @@ fn a_peer_that_goes_away_ends_the_read_and_nothing_comes_behind_it() {
 /// Too little memory may be locked: the data takes the way of other reads.
 #[test]
 fn memory_that_cannot_be_registered_is_copied_to() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let (ends, target) = (Ends::default(), guarded(LONG));
-    let before = standin::counts(both.pair().unwrap()).requests;
+    let (both, memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
+    let before = standin::counts(pair).requests;
     standin::refuse("ibv_reg_mr", libc::ENOMEM);
     read(&both, &exposed.token(), 0, &target, &ends, 1);
     assert_eq!(standin::not_called(), 0);
@@ -327,11 +318,8 @@ fn a_small_part_of_a_lot_of_memory_is_copied_to() {
 /// Others need the place among the registrations that are kept.
 #[test]
 fn a_registration_lasts_as_long_as_what_is_on_its_way() {
-    let both = Both::new();
-    let memory = bytes(LONG);
-    let exposed = both.exposed(&memory);
-    let pair = both.pair().unwrap();
-    let (ends, target) = (Ends::default(), guarded(LONG));
+    let (both, memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
     standin::hold(pair);
     read(&both, &exposed.token(), 0, &target, &ends, 1);
     both.settle();
