@@ -112,3 +112,42 @@ pub(super) fn oldest(queue: &mut Queue, asked: usize, id: u32) -> Result<&mut Re
 pub(super) fn broken(text: String) -> Error {
     Error::new(ErrorKind::Remote, "progress", text)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::message::SharedMemory;
+    use crate::message::exposed::Exposures;
+
+    /// Otherwise the bytes would come to a vector first, and be copied once more.
+    #[test]
+    fn mapped_memory_is_copied_to_its_place_in_shared_memory() {
+        let token = Arc::new(Exposures::new(7)).expose(vec![5; 1].into()).unwrap().token();
+        let memory = SharedMemory::allocate(10).unwrap();
+        let provided = |way: Way| {
+            let placing = Some(Arc::new(Placing::shared(&memory, 0)));
+            let (into, completion) = (Vec::new(), Some(Box::new(drop) as Completion));
+            let deadline = Deadline::after(Duration::from_secs(3600));
+            let mut reading = Reading {
+                id: 0,
+                token,
+                offset: 0,
+                into,
+                placing,
+                length: 10,
+                got: 0,
+                begun: 0,
+                way,
+                deadline,
+                transfer: None,
+                completion,
+            };
+            reading.provide();
+            (reading.placing.is_some(), reading.into.len())
+        };
+        assert_eq!(provided(Way::Shared), (true, 0));
+        assert_eq!([provided(Way::Data), provided(Way::Open)], [(false, 10), (false, 10)]);
+    }
+}

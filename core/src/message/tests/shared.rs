@@ -112,6 +112,22 @@ fn reads_go_into_shared_memory_too() {
     assert_eq!(error.kind(), ErrorKind::InvalidUsage, "longer than the memory: {error}");
 }
 
+/// Also where the memory is mapped still.
+#[test]
+fn memory_that_was_revoked_is_not_read_into_shared_memory() {
+    let (a, b) = (messenger(0), messenger(1));
+    let exposed = b.expose(shared(&pattern(200_000))).unwrap();
+    let (token, peer) = (exposed.token(), a.connect(b.address(), SOON).unwrap());
+    warm(&a, &b, &peer, &token);
+    drop(exposed);
+    let seen = Seen::new();
+    let target = SharedMemory::allocate(200_000).unwrap();
+    peer.read_into(&token, 0, &target, SOON, seen.adder()).unwrap().posted().unwrap();
+    until(&[&a, &b], || seen.len() == 1);
+    let error = seen.take().remove(0).unwrap_err();
+    assert!(error.kind() == ErrorKind::Remote && error.message().contains("revoked"), "{error}");
+}
+
 #[test]
 fn reads_of_all_kinds_of_memory_end_in_the_order_of_the_calls() {
     let (a, b) = (messenger(0), messenger(1));
