@@ -1,11 +1,10 @@
 //! Messages of one peer that the thread that pulls them is going to dispatch itself, past the inbox.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::config::Limits;
-use super::inbox::{Item, Room};
+use super::inbox::{Bytes, LongOffer, Room};
 use super::member::Member;
 
 /// Messages of one peer, whose inbox was empty and is claimed as long as they are here. So their order is kept: what arrives
@@ -13,7 +12,11 @@ use super::member::Member;
 #[derive(Default)]
 pub(super) struct Batch {
     member: Option<Arc<Member>>,
-    items: VecDeque<Item>,
+    /// Places for messages, which are used again: the first `messages` of them have one, of which `taken` were dispatched. A message that is
+    /// written to its place, and moved once, is there sooner than one that is moved from hand to hand: a processor that is to load what it
+    /// has just stored in smaller parts waits until all of them have reached its cache.
+    slots: Vec<Slot>,
+    taken: usize,
     /// No message is added any more.
     closed: bool,
     room: Room,
@@ -22,6 +25,13 @@ pub(super) struct Batch {
     bytes: usize,
     /// The part of them that the inbox has counted.
     counted: (usize, usize),
+}
+
+/// A message.
+pub(super) struct Slot {
+    pub(super) kind: u16,
+    pub(super) bytes: Bytes,
+    pub(super) offer: LongOffer,
 }
 
 impl Batch {
@@ -49,10 +59,18 @@ impl Batch {
         true
     }
 
-    /// Adds the message that it [`takes`](Self::takes).
+    /// Adds the message that it [`takes`](Self::takes); `copy` copies long ones.
     #[inline]
-    pub(super) fn add(&mut self, item: Item) {
-        self.items.push_back(item);
+    pub(super) fn add(&mut self, kind: u16, body: &[u8], offer: LongOffer, copy: impl FnOnce() -> Vec<u8>) {
+        let index = self.messages - 1;
+        if index == self.slots.len() {
+            self.slots.push(Slot { kind, bytes: Bytes::EMPTY, offer: None });
+        }
+        let slot = &mut self.slots[index];
+        (slot.kind, slot.offer) = (kind, offer);
+        if !slot.bytes.fill(body) {
+            slot.bytes = Bytes::Buffer(copy());
+        }
     }
 
     /// Begins to read a link. Messages are added if there are none yet.
@@ -74,14 +92,23 @@ impl Batch {
 
     /// The next message to dispatch.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<Item> {
-        self.items.pop_front()
+    pub(super) fn next(&mut self) -> Option<(u16, Bytes, LongOffer)> {
+        let slot = self.slots[..self.messages].get_mut(self.taken)?;
+        self.taken += 1;
+        Some((slot.kind, slot.bytes.take(), slot.offer.take()))
     }
 
-    /// The peer, if there are messages, and their number and bytes. The caller dispatches all, and then ends the claim with
-    /// [`Member::dispatched`].
-    pub(super) fn take_member(&mut self) -> Option<(Arc<Member>, usize, usize)> {
-        let member = self.member.take()?;
-        Some((member, std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes)))
+    /// The peer, if there are messages. The caller dispatches all, and then ends the claim with [`Member::dispatched`] of what
+    /// [`finish`](Self::finish) returns.
+    #[inline]
+    pub(super) fn take_member(&mut self) -> Option<Arc<Member>> {
+        self.member.take()
+    }
+
+    /// Number and bytes of the messages that were here.
+    #[inline]
+    pub(super) fn finish(&mut self) -> (usize, usize) {
+        self.taken = 0;
+        (std::mem::take(&mut self.messages), std::mem::take(&mut self.bytes))
     }
 }

@@ -1,5 +1,6 @@
 //! Runs callbacks: those of messages, and the completions of operations.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::engine::Engine;
 use super::handlers::Handler;
-use super::inbox::Item;
+use super::inbox::{Bytes, Item, LongOffer};
 use super::long::Long;
 use super::member::Member;
 use super::offers::Ended;
@@ -47,10 +48,11 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
     let mut batch = PULLED.take().unwrap_or_default();
     let moved = engine.advance(Some(&mut batch));
     let mut ran = 0;
-    if let Some((member, messages, bytes)) = batch.take_member() {
-        while let Some(item) = batch.next() {
-            run(engine, watcher, &member, item);
+    if let Some(member) = batch.take_member() {
+        while let Some((kind, bytes, offer)) = batch.next() {
+            guard(&member, || call(engine, &member, kind, bytes, offer));
         }
+        let (messages, bytes) = batch.finish();
         member.dispatched(messages, bytes);
         ran += messages;
     }
@@ -100,17 +102,22 @@ pub(super) fn finish(engine: &Engine, members: Vec<Arc<Member>>) {
     engine.hub.exposures.reap();
 }
 
+/// Has the callback of `kind` take a message, unless a callback has closed the messenger meanwhile.
+#[inline]
+fn call(engine: &Engine, member: &Arc<Member>, kind: u16, bytes: Bytes, offer: LongOffer) {
+    if !engine.hub.is_closed()
+        && let Some(Handler::Callback(callback)) = engine.handlers.get(kind)
+    {
+        let peer = Peer { member: member.clone() };
+        let long = offer.map(|offer| Box::new(Long::new(peer.clone(), offer.0, offer.1)));
+        callback(Message { peer, kind, bytes, long });
+    }
+}
+
 fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: Item) {
     let peer = || Peer { member: member.clone() };
-    let ran = catch_unwind(AssertUnwindSafe(|| match item {
-        Item::Message(kind, bytes, offer) => {
-            if !engine.hub.is_closed()
-                && let Some(Handler::Callback(callback)) = engine.handlers.get(kind)
-            {
-                let long = offer.map(|offer| Box::new(Long::new(peer(), offer.0, offer.1)));
-                callback(Message { peer: peer(), kind, bytes, long });
-            }
-        }
+    guard(member, || match item {
+        Item::Message(kind, bytes, offer) => call(engine, member, kind, bytes, offer),
         Item::Read(Finished { completion, outcome, target, .. }) => {
             drop(target);
             completion(outcome);
@@ -122,17 +129,27 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
         }
         Item::Arrived => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Connected(peer())),
         Item::Gone(why) => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Gone(peer(), why)),
-    }));
-    if let Err(payload) = ran {
-        // Its Drop is the user's, too, and might panic again.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
-        }
-        log::error!(
-            "a callback for rank {} panicked; messages that follow are dispatched all the same",
-            member.rank
-        );
+    });
+}
+
+/// Runs code of the user's, which may panic.
+#[inline]
+fn guard(member: &Member, run: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
+        note_panic(member, payload);
     }
+}
+
+#[cold]
+fn note_panic(member: &Member, payload: Box<dyn Any + Send>) {
+    // Its Drop is the user's, too, and might panic again.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+    log::error!(
+        "a callback for rank {} panicked; messages that follow are dispatched all the same",
+        member.rank
+    );
 }
 
 /// Tells of a change, unless a callback has closed the messenger meanwhile.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::received::Message;
 use crate::error::{Error, Result};
-use crate::sync::{Mutex, OnceLock, lock};
+use crate::sync::{AtomicUsize, Mutex, OnceLock, Ordering, lock};
 
 /// Kinds of one page of the table.
 const PAGE: usize = 256;
@@ -21,6 +21,8 @@ pub(super) enum Handler {
 pub(super) struct Waiting {
     /// `None` while nobody polls.
     messages: Mutex<Option<VecDeque<Message>>>,
+    /// How many wait, so that whoever polls in vain takes no lock. Written with `messages` locked.
+    count: AtomicUsize,
     /// The callback that was registered after the last queue was dropped. Set with `messages` locked.
     then: OnceLock<Handler>,
 }
@@ -28,7 +30,11 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Adds the message that `make` makes. False if nobody takes messages any more.
     pub(super) fn add(&self, make: impl FnOnce() -> Message) -> bool {
-        lock(&self.messages).as_mut().map(|messages| messages.push_back(make())).is_some()
+        let mut messages = lock(&self.messages);
+        let Some(waiting) = messages.as_mut() else { return false };
+        waiting.push_back(make());
+        self.count.store(waiting.len(), Ordering::Release);
+        true
     }
 
     /// A new queue of these messages; `None` while there is one, or a callback.
@@ -127,7 +133,10 @@ struct Receiver(Arc<Waiting>);
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let messages = lock(&self.0.messages).take();
+        let mut waiting = lock(&self.0.messages);
+        let messages = waiting.take();
+        self.0.count.store(0, Ordering::Release);
+        drop(waiting);
         let mut told = HashSet::new();
         for message in messages.into_iter().flatten() {
             // Their senders must not wait until they are taken, and learn that they never will be.
@@ -142,14 +151,22 @@ impl Drop for Receiver {
 impl Queue {
     /// The oldest message, if there is one. Only progress brings new ones.
     pub fn try_recv(&self) -> Option<Message> {
-        let message = lock(&self.receiver.0.messages).as_mut()?.pop_front()?;
+        if self.is_empty() {
+            return None;
+        }
+        let waiting = &self.receiver.0;
+        let mut messages = lock(&waiting.messages);
+        let all = messages.as_mut()?;
+        let message = all.pop_front()?;
+        waiting.count.store(all.len(), Ordering::Release);
+        drop(messages);
         message.peer.member.release(1, message.bytes().len());
         Some(message)
     }
 
     /// How many messages wait.
     pub fn len(&self) -> usize {
-        lock(&self.receiver.0.messages).as_ref().map_or(0, VecDeque::len)
+        self.receiver.0.count.load(Ordering::Acquire)
     }
 
     /// Whether none wait.

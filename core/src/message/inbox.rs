@@ -44,6 +44,29 @@ impl Bytes {
         Some(Self::Inline(Short { bytes: inline, length: bytes.len() as u8 }))
     }
 
+    /// Becomes `body` in place, if that needs no buffer and this has none.
+    #[inline]
+    pub(super) fn fill(&mut self, body: &[u8]) -> bool {
+        let Self::Inline(Short { bytes, length }) = self else { return false };
+        let Some(place) = bytes.get_mut(..body.len()) else { return false };
+        place.copy_from_slice(body);
+        *length = body.len() as u8;
+        true
+    }
+
+    /// Takes the bytes; what stays needs no buffer.
+    #[inline]
+    pub(super) fn take(&mut self) -> Self {
+        match self {
+            Self::Inline(short) => Self::Inline(short.clone()),
+            Self::Buffer(bytes) => {
+                let bytes = std::mem::take(bytes);
+                *self = Self::EMPTY;
+                Self::Buffer(bytes)
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn as_slice(&self) -> &[u8] {
         match self {
@@ -60,11 +83,14 @@ pub(super) struct Offer {
     pub(super) token: Token,
 }
 
+/// Long data that came with a message, if there was any.
+pub(super) type LongOffer = Option<Box<(Arc<Line>, Offer)>>;
+
 /// Something to dispatch.
 pub(super) enum Item {
     /// The peer has connected to this messenger.
     Arrived,
-    Message(u16, Bytes, Option<Box<(Arc<Line>, Offer)>>),
+    Message(u16, Bytes, LongOffer),
     /// The end of a read.
     Read(Finished),
     /// The end of a long message.

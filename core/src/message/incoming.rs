@@ -70,13 +70,13 @@ impl<'a> Incoming<'a> {
         match self.handlers.get(head.kind) {
             Some(Handler::Callback(_)) => {
                 let offer = offer.map(|offer| Box::new((self.line.clone(), offer)));
-                let make = || Item::Message(head.kind, bytes(), offer);
                 if let Some(batch) = &mut self.batch
                     && batch.takes(member, body.len(), limits)
                 {
-                    batch.add(make());
+                    batch.add(head.kind, body, offer, || member.hub.copy(body));
                     return Ok(());
                 }
+                let make = || Item::Message(head.kind, bytes(), offer);
                 match member.inbox.put(body.len(), limits, make) {
                     Put::Taken | Put::Over | Put::Closed => {}
                     Put::Wake => member.hub.add_ready(member.clone()),

@@ -237,8 +237,15 @@ impl Member {
     }
 
     /// Tells the peer of credit that is due.
+    #[inline]
     fn give_credit(self: &Arc<Self>, due: Option<Amount>) {
-        let (Some(amount), Ok(line)) = (due, self.sender("progress")) else { return };
+        if let Some(amount) = due {
+            self.tell_credit(amount);
+        }
+    }
+
+    fn tell_credit(self: &Arc<Self>, amount: Amount) {
+        let Ok(line) = self.sender("progress") else { return };
         if self.tell(line, Operation::Credit, 0, 0, &amount.encode()).is_err() {
             // The line keeps the error, and progress ends the peer.
             self.mark_dirty();

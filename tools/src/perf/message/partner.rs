@@ -43,10 +43,10 @@ pub(super) fn serve(deadline: Deadline) -> Result<ExitCode> {
             if way == Way::Verbs && exposed.is_some() {
                 // The reader's device needs nothing of this process, and might share its processor.
                 messenger.wait(deadline)?;
-            } else {
-                pause(&mut idle);
+                deadline.check("perf", "the measuring process")?;
+            } else if pause(&mut idle) {
+                deadline.check("perf", "the measuring process")?;
             }
-            deadline.check("perf", "the measuring process")?;
         }
         if let Some(message) = expose.try_recv() {
             let size =
