@@ -34,6 +34,8 @@ struct Ways {
     place: fn(Place) -> Place,
     /// Whether it finds no descriptor that comes.
     loses: bool,
+    /// Whether it has no place for a descriptor on its way, and sends the data.
+    keeps: bool,
 }
 
 /// The wire of such a peer.
@@ -108,6 +110,7 @@ impl Wire for Crooked {
 
     fn send_descriptor(&self, fd: BorrowedFd<'_>) -> bool {
         match (self.ways.hand)(fd) {
+            _ if self.ways.keeps => false,
             Some(other) => self.inner.send_descriptor(other.as_fd()),
             None => true,
         }
@@ -127,7 +130,8 @@ impl Wire for Crooked {
 }
 
 fn honest() -> Ways {
-    Ways { hand: Arc::new(|fd| Some(fd.try_clone_to_owned().unwrap())), place: |place| place, loses: false }
+    let hand = Arc::new(|fd: BorrowedFd<'_>| Some(fd.try_clone_to_owned().unwrap()));
+    Ways { hand, place: |place| place, loses: false, keeps: false }
 }
 
 fn messenger(rank: u32, ways: Ways) -> Messenger {
@@ -138,20 +142,30 @@ fn messenger(rank: u32, ways: Ways) -> Messenger {
     Messenger::new(rank, config).unwrap()
 }
 
-/// The outcomes of two reads, one after the other, of shared memory full of 7, and whether the owner is still there.
+/// The outcomes of two reads, one after the other, of shared memory full of 7, and whether the owner is still there. The first one goes to a
+/// vector, the second one to shared memory.
 fn read(owner: Ways, reader: Ways) -> (Vec<std::result::Result<bool, ErrorKind>>, bool) {
     let (a, b) = (messenger(0, reader), messenger(1, owner));
     let memory = SharedMemory::allocate(LENGTH).unwrap();
     memory.fill(7);
     let exposed = b.expose(&memory).unwrap();
     let (peer, seen) = (a.connect(b.address(), SOON).unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let into = SharedMemory::allocate(LENGTH).unwrap();
     for count in 1..=2 {
-        let log = seen.clone();
-        let done = move |outcome: Result<Vec<u8>>| {
-            let good = outcome.map(|bytes| bytes == [7; LENGTH]);
-            lock(&log).push(good.map_err(|error| error.kind()));
+        let (log, place) = (seen.clone(), into.clone());
+        let tell = move |good: Result<bool>| lock(&log).push(good.map_err(|error| error.kind()));
+        let begun = if count == 1 {
+            let done = move |outcome: Result<Vec<u8>>| tell(outcome.map(|bytes| bytes == [7; LENGTH]));
+            peer.read(&exposed.token(), 0, vec![0; LENGTH], SOON, done).is_ok()
+        } else {
+            let came = move || {
+                let mut bytes = [0; LENGTH];
+                place.read(0, &mut bytes).map(|()| bytes == [7; LENGTH])
+            };
+            let done = move |outcome: Result<()>| tell(outcome.and_then(|()| came()));
+            peer.read_into(&exposed.token(), 0, &into, SOON, done).is_ok()
         };
-        if peer.read(&exposed.token(), 0, vec![0; LENGTH], SOON, done).is_err() {
+        if !begun {
             break;
         }
         let start = Instant::now();
@@ -208,6 +222,8 @@ fn without_a_descriptor_data_is_sent() {
     assert_eq!(read(handing(|_| None), honest()), (vec![Ok(true); 2], true));
     let loses = Ways { loses: true, ..honest() };
     assert_eq!(read(honest(), loses), (vec![Ok(true); 2], true));
+    let keeps = Ways { keeps: true, ..honest() };
+    assert_eq!(read(keeps, honest()), (vec![Ok(true); 2], true));
     // Longer than anything that is mapped.
     let long = saying(|place| Place { length: 1 << 50, ..place });
     assert_eq!(read(long, honest()), (vec![Ok(true); 2], true));

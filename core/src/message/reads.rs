@@ -316,6 +316,9 @@ impl Reads {
             return Err(broken(format!("read {} got more bytes than it asked for", head.id)));
         }
         if self.landing.is_none() && reading.completion.is_some() {
+            // An owner that was asked to hand its memory over may send the data instead.
+            reading.way = Way::Data;
+            reading.provide();
             self.landing = Some(std::mem::take(&mut reading.into));
         }
         Ok(match &mut self.landing {
