@@ -92,16 +92,21 @@ impl Mapping {
     /// Copies `into.len()` bytes from `offset`, which are within the data. False if the memory is not exposed any more: then `into` may
     /// hold anything.
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
-        // Within the address space: `len` was mapped with the header in front of it.
-        let at = HEADER + offset as usize;
+        let at = place_of(offset)?;
         copy_valid(|| self.word(), self.place.serial, || self.view.read(at, into))
     }
 
     /// As [`read`](Self::read), to memory that others may read meanwhile.
     pub(super) fn copy(&self, offset: u64, into: &VolatileSlice<'_>) -> Result<bool> {
-        let at = HEADER + offset as usize;
+        let at = place_of(offset)?;
         copy_valid(|| self.word(), self.place.serial, || self.view.copy(at, into))
     }
+}
+
+/// Where byte `offset` of the data lies in the mapping.
+fn place_of(offset: u64) -> Result<usize> {
+    let place = usize::try_from(offset).ok().and_then(|offset| HEADER.checked_add(offset));
+    place.ok_or_else(|| Error::usage("read", format!("no mapped memory has a byte {offset}")))
 }
 
 /// A copy for the oldest read, made with no lock held.

@@ -92,10 +92,13 @@ impl Reading {
         }
     }
 
-    /// Looks whether the memory is mapped.
+    /// Looks whether the memory is mapped. A range that is not within it is for the owner to refuse: only the range of the read for which the
+    /// memory was mapped has been checked, and what a token says of its length proves nothing.
     pub(super) fn find(&mut self, mappings: &mut Mappings) {
         if matches!(self.way, Way::Shared)
             && let Some(mapping) = mappings.get(&self.token)
+            && let Some(end) = self.offset.checked_add(self.length as u64)
+            && end <= mapping.len()
         {
             self.way = Way::Mapped(mapping);
         }

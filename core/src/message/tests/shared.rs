@@ -194,9 +194,15 @@ fn a_token_that_was_not_given_away_reads_nothing_that_is_mapped() {
     }
     // A token that says more than there is reads nothing past the end.
     let longer = Token { length: 1 << 20, ..token };
-    peer.read(&longer, 50, vec![0; 100], SOON, seen_kind(&seen)).unwrap().posted().unwrap();
-    until(&[&a, &b], || seen.len() == 1);
-    assert_eq!(seen.take().pop().unwrap().1.unwrap_err().kind(), ErrorKind::InvalidUsage);
+    let longest = Token { length: u64::MAX, ..token };
+    for (token, offset) in [(&longer, 50), (&longest, 50), (&longest, u64::MAX - 4095)] {
+        // The first read is within the memory, which may be mapped for this token from then on.
+        peer.read(token, 0, vec![0; 8], SOON, seen_kind(&seen)).unwrap().posted().unwrap();
+        peer.read(token, offset, vec![0; 100], SOON, seen_kind(&seen)).unwrap().posted().unwrap();
+        until(&[&a, &b], || seen.len() == 2);
+        let outcomes = seen.take().into_iter().map(|(_, outcome)| outcome.map_err(|error| error.kind()));
+        assert_eq!(outcomes.collect::<Vec<_>>(), [Ok(pattern(8)), Err(ErrorKind::InvalidUsage)]);
+    }
     assert!(peer.lost().is_none());
 }
 
