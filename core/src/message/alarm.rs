@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::error::{Error, Result};
+use crate::fork::Creator;
 use crate::net::ready::EventFd;
 use crate::sync::{AtomicUsize, Mutex, Ordering, fence, lock};
 
@@ -14,6 +15,7 @@ pub(super) struct Alarm {
     /// Threads that sleep, or are about to; and an outer event loop that has armed the messenger. Changed with `calls` locked.
     sleepers: AtomicUsize,
     calls: Mutex<Calls>,
+    creator: Creator,
 }
 
 /// Calls of [`Alarm::wake`].
@@ -32,7 +34,8 @@ impl Alarm {
     pub(super) fn new() -> Result<Self> {
         let event =
             EventFd::new().map_err(|error| Error::system("Messenger", "cannot make an eventfd", error))?;
-        Ok(Self { event, sleepers: AtomicUsize::new(0), calls: Mutex::default() })
+        let creator = Creator::current();
+        Ok(Self { event, sleepers: AtomicUsize::new(0), calls: Mutex::default(), creator })
     }
 
     /// Announces a sleeper. The sleeper sees a change that is published before it looks again; a later one wakes it.
@@ -67,9 +70,9 @@ impl Alarm {
         self.has_sleepers()
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes whoever sleeps. Nobody does in a forked child, whose descriptor is its parent's, too.
     pub(super) fn wake(&self) {
-        if !self.is_asleep() {
+        if !self.is_asleep() || self.creator.forked() {
             return;
         }
         let mut calls = lock(&self.calls);

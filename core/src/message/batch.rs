@@ -43,6 +43,10 @@ impl Batch {
             return false;
         }
         if self.member.is_none() {
+            if member.hub.departures.precede(member.rank, member) {
+                self.closed = true;
+                return false;
+            }
             let Some(room) = member.inbox.claim(bytes, limits) else {
                 self.closed = true;
                 return false;

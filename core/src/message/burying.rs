@@ -102,6 +102,8 @@ impl Engine {
         }
         // It may have come and gone between two turns.
         member.arrive();
+        // Before the news is there: another thread may dispatch it at once.
+        member.hub.departures.add(member.rank, member.clone());
         member.deliver(Item::Gone(why.clone()));
         match self.turn.try_lock() {
             Ok(mut turn) => self.forget(&mut turn, member),

@@ -18,6 +18,8 @@ use super::reading::Finished;
 use super::received::Message;
 use crate::error::{Error, Result};
 
+/// Callbacks of one poll beyond those of the messages that it has read itself: whoever polls comes back, however much arrives.
+const MOST: usize = 1024;
 /// Items of one peer before another one has its turn.
 const SHARE: usize = 64;
 
@@ -58,7 +60,7 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
     }
     PULLED.set(Some(batch));
     if engine.hub.has_ready() || engine.hub.exposures.has_retired() {
-        ran += dispatch(engine, watcher, usize::MAX);
+        ran += dispatch(engine, watcher, MOST);
     }
     Ok(moved? + ran)
 }
@@ -72,6 +74,7 @@ pub(super) fn dispatch(engine: &Engine, watcher: Option<&Watcher>, max: usize) -
     let mut batch = TAKEN.take();
     while done < max {
         let Some(member) = engine.hub.take_ready() else { break };
+        let Some(member) = engine.hub.departures.hold_back(member.rank, member) else { continue };
         member.inbox.take(SHARE.min(max - done), &mut batch);
         let (mut messages, mut bytes) = (0, 0);
         while let Some(item) = batch.pop_front() {
@@ -116,6 +119,7 @@ fn call(engine: &Engine, member: &Arc<Member>, kind: u16, bytes: Bytes, offer: L
 
 fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: Item) {
     let peer = || Peer { member: member.clone() };
+    let is_end = matches!(item, Item::Gone(_));
     guard(member, || match item {
         Item::Message(kind, bytes, offer) => call(engine, member, kind, bytes, offer),
         Item::Read(Finished { completion, outcome, target, .. }) => {
@@ -130,6 +134,9 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
         Item::Arrived => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Connected(peer())),
         Item::Gone(why) => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Gone(peer(), why)),
     });
+    if is_end {
+        engine.hub.departures.end(member.rank, member).into_iter().for_each(|later| engine.hub.add_ready(later));
+    }
 }
 
 /// Runs code of the user's, which may panic.

@@ -71,8 +71,11 @@ impl Messenger {
         self.core.engine.advance(None)
     }
 
-    /// Runs at most `max` callbacks and completions; returns how many ran.
+    /// Runs at most `max` callbacks and completions; returns how many ran, none in a forked child.
     pub fn dispatch(&self, max: usize) -> usize {
+        if self.core.engine.hub.forked() {
+            return 0;
+        }
         dispatch(&self.core.engine, self.core.watcher.get().map(|watcher| &**watcher), max)
     }
 
@@ -139,8 +142,9 @@ impl Messenger {
         }
     }
 
-    /// Has [`as_fd`](AsFd::as_fd) become readable as [`wait`](Self::wait) would wake, until the next
-    /// progress. True if there is something already; then nothing was armed.
+    /// Has [`as_fd`](AsFd::as_fd) become readable as [`wait`](Self::wait) would wake, until this thread makes progress, or any thread arms
+    /// again: other threads that make progress leave it armed, and wake it for what it should see. One event loop is armed at a time.
+    /// True if there is something already; then nothing was armed.
     ///
     /// # Errors
     /// As [`progress`](Self::progress).

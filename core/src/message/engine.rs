@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::alarm::{Alarm, Sleeper};
@@ -43,6 +44,8 @@ pub(super) struct Engine {
 pub(super) struct Turn {
     /// Counts down to the next look at all descriptors, see [`advance`](Engine::advance).
     pub(super) credit: u32,
+    /// Counts all rounds.
+    pub(super) rounds: u32,
     pub(super) links: Links,
     /// Links that are polled directly.
     pub(super) polled: Vec<u64>,
@@ -60,19 +63,35 @@ pub(super) struct Turn {
     /// Something has come up of which no descriptor tells since links were last armed: a link is polled, or a peer has something left to
     /// send or to copy. A thread that is asleep does not know.
     pub(super) unannounced: bool,
-    /// The outer event loop for which the descriptors were armed.
-    pub(super) armed: Option<Sleeper>,
+    /// The outer event loop for which the descriptors were armed, and its thread.
+    pub(super) armed: Option<(Sleeper, ThreadId)>,
     /// A peer has ended in this turn: whoever has it calls [`bury`](Engine::bury) after it.
     pub(super) lost: bool,
 }
 
 impl Turn {
-    /// An outer event loop that was to be woken need not be.
+    /// An outer event loop that was to be woken need not be, if it is on this thread. Another thread's may be asleep.
     #[inline]
     pub(super) fn disarm(&mut self, alarm: &Alarm) {
-        if let Some(sleeper) = self.armed.take() {
+        if self.armed.is_some() {
+            self.disarm_own(alarm);
+        }
+    }
+
+    #[cold]
+    fn disarm_own(&mut self, alarm: &Alarm) {
+        let here = std::thread::current().id();
+        if let Some((sleeper, _)) = self.armed.take_if(|(_, thread)| *thread == here) {
             alarm.awake(sleeper);
         }
+    }
+
+    /// An outer event loop on this thread is to be woken, in place of an earlier one.
+    pub(super) fn arm(&mut self, alarm: &Alarm) {
+        if let Some((earlier, _)) = self.armed.take() {
+            alarm.awake(earlier);
+        }
+        self.armed = Some((alarm.fall_asleep(), std::thread::current().id()));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::head::{Head, Operation};
+use super::head::Head;
 use super::line::Line;
 use super::member::{Connecting, Member};
 use super::transfers::settled;
@@ -25,8 +25,7 @@ impl Engine {
             .filter_map(|member| finish_once_connected(member, &why, connected).map(|lines| (member, lines)));
         let all: Vec<(&Arc<Member>, Vec<Arc<Line>>)> = finished.collect();
         for line in all.iter().flat_map(|(_, lines)| lines) {
-            // Fails only for a peer that is lost.
-            let _ = line.tell(Operation::Goodbye, 0, 0, &[]);
+            let _ = line.part();
         }
         let sent = self.flush(&all, deadline);
         let settled = settled();
@@ -99,6 +98,7 @@ impl Engine {
         self.hub.clear();
         left.clear();
         left.extend(std::iter::from_fn(|| self.hub.take_ready()));
+        left.extend(self.hub.departures.clear());
         (left, sent)
     }
 

@@ -149,7 +149,7 @@ impl Drop for Receiver {
 }
 
 impl Queue {
-    /// The oldest message, if there is one. Only progress brings new ones.
+    /// The oldest message, if there is one; none in a forked child. Only progress brings new ones.
     pub fn try_recv(&self) -> Option<Message> {
         if self.is_empty() {
             return None;
@@ -157,7 +157,8 @@ impl Queue {
         let waiting = &self.receiver.0;
         let mut messages = lock(&waiting.messages);
         let all = messages.as_mut()?;
-        let message = all.pop_front()?;
+        // Those that wait are the parent's.
+        let message = if all.front()?.peer.member.hub.forked() { None } else { all.pop_front() }?;
         waiting.count.store(all.len(), Ordering::Release);
         drop(messages);
         message.peer.member.release(1, message.bytes().len());

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::alarm::Alarm;
 use super::config::Limits;
+use super::departures::Departures;
 use super::exposed::Exposures;
 use super::lives::Lives;
 use crate::deadline::Deadline;
@@ -27,6 +28,8 @@ pub(super) struct Hub<P> {
     ready: Mutex<std::collections::VecDeque<Arc<P>>>,
     /// As `has_dirty`.
     has_ready: AtomicBool,
+    /// Peers whose end waits to be dispatched.
+    pub(super) departures: Departures<P>,
     /// Messages that were added to queues so far. Written by the thread whose turn it is.
     queued: AtomicU64,
     /// How often there was room for a send that had been refused.
@@ -64,6 +67,7 @@ impl<P> Hub<P> {
             has_dirty: AtomicBool::new(false),
             ready: Mutex::default(),
             has_ready: AtomicBool::new(false),
+            departures: Departures::default(),
             queued: AtomicU64::new(0),
             rooms: AtomicU64::new(0),
             spare: Mutex::default(),
@@ -113,6 +117,10 @@ impl<P> Hub<P> {
     /// Has the next progress look after `peer`; wakes whoever sleeps.
     pub(super) fn add_dirty(&self, peer: Arc<P>) {
         let mut dirty = lock(&self.dirty);
+        // Nobody would take it from the list, and it holds this hub.
+        if self.is_closed() {
+            return;
+        }
         dirty.push(peer);
         self.has_dirty.store(true, Ordering::Release);
         drop(dirty);
@@ -181,7 +189,13 @@ impl<P> Hub<P> {
 
     /// Has progress look at the deadlines of `peer`; wakes whoever sleeps longer than that.
     pub(super) fn add_timed(&self, peer: Arc<P>) {
-        lock(&self.timed).push(peer);
+        let mut timed = lock(&self.timed);
+        // As in the list of dirty peers.
+        if self.is_closed() {
+            return;
+        }
+        timed.push(peer);
+        drop(timed);
         self.alarm.wake();
     }
 

@@ -215,10 +215,13 @@ impl<'a> Incoming<'a> {
         let Some((delivery, mark)) = decode_answer(body) else {
             return Err(broken("an answer to long data that says nothing".into()));
         };
-        let ended = lock(&self.line.offers).answer(head.id, mark, delivery);
-        self.member.found_room();
         self.close_batch();
+        let mut offers = lock(&self.line.offers);
+        let ended = offers.answer(head.id, mark, delivery);
+        // Under the lock: whoever ends the peer meanwhile ends the offers before it tells of the end.
         ended.into_iter().for_each(|ended| self.member.deliver(Item::Long(ended)));
+        drop(offers);
+        self.member.found_room();
         Ok(())
     }
 }

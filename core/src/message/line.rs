@@ -54,6 +54,8 @@ pub(super) struct Line {
     expected: AtomicU32,
     /// The peer has said goodbye on it.
     pub(super) left: AtomicBool,
+    /// This side says goodbye: it asks for nothing more and serves nothing more, which the peer would not hear.
+    parting: AtomicBool,
 }
 
 impl Line {
@@ -80,6 +82,7 @@ impl Line {
             offers: Mutex::default(),
             expected: AtomicU32::new(0),
             left: AtomicBool::new(false),
+            parting: AtomicBool::new(false),
         }
     }
 
@@ -142,6 +145,12 @@ impl Line {
         }
         control.push_back((Head::new(operation, kind, id, body.len()), body.into()));
         Ok(())
+    }
+
+    /// Says goodbye behind what was sent. Fails only for a peer that is lost.
+    pub(super) fn part(&self) -> Result<()> {
+        self.parting.store(true, Ordering::Relaxed);
+        self.tell(Operation::Goodbye, 0, 0, &[])
     }
 
     /// Queues the news that nothing is registered for `kind`. False if it waits to be sent already, or if so much waits that the peer
@@ -237,6 +246,9 @@ impl Line {
         }
         let told = control.is_empty();
         drop(control);
+        if self.parting.load(Ordering::Relaxed) {
+            return Ok(wire.kick()? && told);
+        }
         let asked = self.ask()?;
         let mut serving = lock(&self.serving);
         let served = serving.serve(&self.exposures, wire)?;

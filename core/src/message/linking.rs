@@ -53,14 +53,15 @@ impl Engine {
         let mut incoming = Incoming::new(&self.handlers, &link.member, &link.line, batch);
         let pulled = link.wire.pull(&mut incoming);
         incoming.end();
+        if link.line.has_left() {
+            // The end of the connection may have come with the goodbye.
+            return Err(Error::new(ErrorKind::PeerLost, "recv", "it left"));
+        }
         let mut count = pulled? + link.member.fetch(&link.line, PIECE);
         if link.wire.take_room() {
             // Room is news, too, for whoever sleeps when nothing moves.
             count += 1;
             link.member.found_room();
-        }
-        if link.line.has_left() {
-            return Err(Error::new(ErrorKind::PeerLost, "recv", "it left"));
         }
         Ok(count)
     }

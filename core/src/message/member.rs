@@ -350,7 +350,15 @@ impl Member {
                 let mut reads = lock(&line.reads);
                 // Those into devices end in a turn, when their devices write nothing more.
                 let has_late = reads.expire_transfers();
-                let late = reads.expire();
+                let late: Vec<(u32, bool)> = reads
+                    .expire()
+                    .into_iter()
+                    .map(|(id, finished, asked)| {
+                        // Under the lock: whoever ends the peer meanwhile ends the reads before it tells of the end.
+                        self.deliver(Item::Read(finished));
+                        (id, asked)
+                    })
+                    .collect();
                 self.note_room_for_reads(&mut reads);
                 if has_late || !late.is_empty() {
                     line.note_transfers(&reads);
@@ -359,21 +367,20 @@ impl Member {
                 }
                 (late, reads.next_deadline())
             };
-            for (id, finished, asked) in late {
-                if asked {
-                    // If the link is gone, nothing comes either.
-                    let _ = self.tell(&line, Operation::Cancel, 0, id, &[]);
-                }
-                self.deliver(Item::Read(finished));
+            for (id, _) in late.into_iter().filter(|(_, asked)| *asked) {
+                // If the link is gone, nothing comes either.
+                let _ = self.tell(&line, Operation::Cancel, 0, id, &[]);
             }
-            let (ended, long_due) = {
+            let (has_ended, long_due) = {
                 let mut offers = lock(&line.offers);
-                (offers.expire(), offers.next_deadline())
+                let ended = offers.expire();
+                let has_ended = !ended.is_empty();
+                ended.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
+                (has_ended, offers.next_deadline())
             };
-            if !ended.is_empty() {
+            if has_ended {
                 self.found_room();
             }
-            ended.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
             next = [next, due, long_due].into_iter().flatten().min();
         }
         if next.is_some() && self.timed.swap(true, Ordering::AcqRel) {

@@ -11,6 +11,7 @@ mod config;
 mod connecting;
 mod copying;
 mod credit;
+mod departures;
 pub(crate) mod device;
 mod dispatch;
 mod door;

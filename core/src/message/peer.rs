@@ -371,7 +371,7 @@ impl std::fmt::Debug for Peer {
 }
 
 impl PartialEq for Peer {
-    /// Whether both are the same peer in the same generation.
+    /// Whether both are the same peer: of the same generation, and without a `close` of either side in between.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.member, &other.member)
     }

@@ -8,6 +8,7 @@ use super::engine::{Engine, Turn};
 use super::hub::Progress;
 use super::links::Link;
 use super::member::Member;
+use super::tending::TICK;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::sync::{MutexGuard, Ordering};
@@ -18,6 +19,9 @@ const LOOK: u32 = 1024;
 const CALL: u32 = LOOK / 16;
 /// Cost of a round that has brought something: callbacks may take their time.
 const BUSY: u32 = LOOK / 64;
+/// Progress looks at the clock after so many rounds, and at all descriptors if time enough has passed: whoever polls rarely would
+/// otherwise look as rarely.
+const GLANCE: u32 = 16;
 /// Rounds without a frame after which a link is no longer polled directly, if polling costs a system call each.
 const PATIENCE: u32 = 1000;
 /// As [`PATIENCE`], of all links together that are polled by a load from memory. Each gets at least [`PATIENCE`].
@@ -30,7 +34,8 @@ impl Engine {
     /// The caller dispatches the messages that `batch` has afterwards.
     ///
     /// A look at all descriptors is a system call, which takes several times as long as a round that only looks at memory. So
-    /// looks are rarer there. Links that are not polled wait for 1024 idle rounds, or 64 rounds with frames, at most.
+    /// looks are rarer there. Links that are not polled, and deadlines, wait for 1024 idle rounds, or 64 rounds with frames, at most, and where
+    /// rounds are far apart for 16.
     pub(super) fn advance(&self, mut batch: Option<&mut Batch>) -> Result<usize> {
         let mut moved = 0;
         loop {
@@ -66,7 +71,10 @@ impl Engine {
         if self.has_arrivals.load(Ordering::Acquire) {
             moved += self.welcome(turn);
         }
-        let looks = turn.credit == 0 || turn.polled.is_empty();
+        turn.rounds = turn.rounds.wrapping_add(1);
+        let is_late =
+            || turn.rounds.is_multiple_of(GLANCE) && turn.looked.is_none_or(|looked| looked.elapsed() >= TICK);
+        let looks = turn.credit == 0 || turn.polled.is_empty() || is_late();
         if looks {
             turn.credit = LOOK;
             self.look(turn)?;

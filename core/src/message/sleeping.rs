@@ -37,9 +37,7 @@ impl Engine {
     /// Asks for the descriptor to become readable when there is work. True if there is some now; then nothing was asked for.
     pub(super) fn arm(&self) -> Result<bool> {
         let mut turn = lock(&self.turn);
-        if turn.armed.is_none() {
-            turn.armed = Some(self.hub.alarm.fall_asleep());
-        }
+        turn.arm(&self.hub.alarm);
         let busy = self.prepare_to_sleep(&mut turn);
         if matches!(busy, Ok(true)) {
             turn.disarm(&self.hub.alarm);

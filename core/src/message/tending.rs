@@ -11,7 +11,7 @@ use super::member::Member;
 use crate::error::Error;
 
 /// How exactly deadlines are kept.
-const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Sends what is held back. Returns for how many peers something has changed: not

@@ -190,19 +190,28 @@ fn an_offer_that_is_taken_back_makes_room_for_another() {
 
 /// The child has copies of the handles, and shares the descriptor that wakes the parent.
 #[test]
-fn a_forked_child_cancels_nothing() {
+fn a_forked_child_cancels_and_dispatches_nothing() {
     let (a, b) = (messenger(0), messenger(1));
-    let _queue = b.queue(1).unwrap();
+    let (queue, called) = (b.queue(1).unwrap(), Seen::new());
+    let add = called.adder();
+    b.on(2, move |_| add(())).unwrap();
     let token = b.expose(vec![7; 10]).unwrap();
     let (to_b, sent, read) = (a.connect(b.address(), SOON).unwrap(), Seen::new(), Seen::new());
     let sending = to_b.send_long(1, b"", vec![1; 10], HOUR, sent.adder()).unwrap().posted().unwrap();
     let reading = to_b.read(&token.token(), 0, vec![0; 10], HOUR, read.adder()).unwrap().posted().unwrap();
+    assert_eq!(to_b.send(1, b"x").unwrap(), Sent::Done);
+    assert_eq!(to_b.send(2, b"x").unwrap(), Sent::Done);
+    until(&[&a], || {
+        b.progress().unwrap();
+        queue.len() == 2 && b.core.engine.hub.has_ready()
+    });
     // SAFETY: the child calls what does nothing there, and leaves with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let cancelled = sending.cancel() || reading.cancel();
+        let dispatched = b.dispatch(1) > 0 || queue.try_recv().is_some() || called.len() > 0;
         // SAFETY: _exit is async-signal-safe.
-        unsafe { libc::_exit(cancelled.into()) };
+        unsafe { libc::_exit((cancelled || dispatched).into()) };
     }
     let mut status = -1;
     // SAFETY: `child` is ours and `status` is a live output.

@@ -376,6 +376,52 @@ fn a_message_that_another_thread_has_queued_keeps_a_reader_awake() {
     }
 }
 
+/// An event loop sleeps while another thread makes progress, which takes what would wake it.
+#[test]
+fn an_event_loop_is_woken_for_what_another_thread_has_read() {
+    let (a, b) = (messenger(0), messenger(1));
+    let queue = b.queue(1).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&a, &b], || !lock(&b.core.engine.members).is_empty());
+    for count in 1..=3 {
+        let start = Instant::now();
+        while b.arm().unwrap() {
+            b.poll().unwrap();
+            assert!(start.elapsed() < SOON, "never quiet");
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Links that it polls tell nobody of what comes.
+                (0..10).for_each(|_| assert!(b.progress().is_ok()));
+                peer.send_within(1, b"x", SOON).unwrap();
+                until(&[&a], || {
+                    b.progress().unwrap();
+                    queue.len() == count
+                });
+            });
+        });
+        assert!(wait_readable(b.as_fd(), Duration::ZERO.into()).unwrap(), "message {count} wakes nobody");
+    }
+}
+
+/// Polls far apart look at the clock all the same.
+#[test]
+fn deadlines_are_kept_by_whoever_polls_rarely() {
+    let (a, b) = (messenger(0), messenger(1));
+    let exposed = b.expose(vec![1; 10]).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    until(&[&a, &b], || !lock(&a.core.engine.turn).links.is_empty());
+    let seen = Seen::new();
+    let read = peer.read(&exposed.token(), 0, vec![0; 10], Duration::from_millis(1), seen.adder()).unwrap();
+    assert!(read.is_posted());
+    let polls = (1..).find(|_| {
+        std::thread::sleep(Duration::from_millis(2));
+        a.poll().unwrap();
+        seen.len() == 1
+    });
+    assert!(polls.unwrap() <= 40, "{polls:?} polls");
+}
+
 /// Whoever is woken may be late: by then another thread has looked, and must not have taken the event.
 #[test]
 fn a_thread_that_does_not_sleep_takes_no_wake_from_one_that_does() {

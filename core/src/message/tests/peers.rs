@@ -220,6 +220,58 @@ fn lives_of_one_messenger_are_served_in_their_order() {
     }
 }
 
+/// More messages than are dispatched at a time, so that those of the first life that are left could be overtaken.
+#[test]
+fn nothing_of_a_later_life_is_dispatched_before_the_end_of_an_earlier_one() {
+    const COUNT: usize = 200;
+    for (threads, per_poll) in [(0, usize::MAX), (0, 10), (2, usize::MAX)] {
+        let (a, b) = (messenger(0), messenger(1));
+        let seen = Seen::new();
+        let (add, connected) = (seen.adder(), seen.adder());
+        b.on(1, move |message| add(format!("message of life {}", message.bytes()[0]))).unwrap();
+        let on = move |event| match event {
+            PeerEvent::Connected(_) => connected("connected".to_owned()),
+            PeerEvent::Gone(..) => connected("gone".to_owned()),
+        };
+        b.on_peer(on).unwrap();
+        for life in 0..3 {
+            let peer = a.connect(b.address(), SOON).unwrap();
+            (0..COUNT).for_each(|_| peer.send_within(1, &[life], SOON).unwrap());
+            peer.close(SOON).unwrap();
+        }
+        (0..threads).for_each(|_| b.start_thread().unwrap());
+        until(&[], || {
+            if threads == 0 {
+                b.progress().unwrap();
+                b.dispatch(per_poll);
+            }
+            seen.len() >= 3 * (COUNT + 2)
+        });
+        let expected = (0..3).flat_map(|life| {
+            let messages = std::iter::repeat_n(format!("message of life {life}"), COUNT);
+            ["connected".to_owned()].into_iter().chain(messages).chain(["gone".to_owned()])
+        });
+        assert_eq!(seen.take(), expected.collect::<Vec<_>>(), "{threads} threads");
+    }
+}
+
+/// The reader has asked for more than a ring holds, and takes none of it. A socket takes what it is given, and the goodbye behind it.
+#[test]
+fn an_owner_closes_without_serving_a_reader_that_computes() {
+    let length = if module_path!().contains("tests_over_rings") { 16 << 20 } else { 4 << 10 };
+    for one_peer in [true, false] {
+        let (a, b) = (messenger(0), messenger(1));
+        let exposed = b.expose(vec![3; length]).unwrap();
+        let to_b = a.connect(b.address(), SOON).unwrap();
+        let to_a = b.connect(a.address(), SOON).unwrap();
+        let read = to_b.read(&exposed.token(), 0, vec![0; length], SOON, |_| {}).unwrap();
+        assert!(read.is_posted());
+        (0..100).for_each(|_| assert!(b.poll().is_ok()));
+        let closed = if one_peer { to_a.close(SOON) } else { b.close(SOON) };
+        closed.unwrap();
+    }
+}
+
 /// The receiver reads the goodbye of one life while the handshake of the next one is under way.
 #[test]
 fn a_life_that_was_left_ends_before_the_next_one_begins() {
