@@ -135,7 +135,12 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
         Item::Gone(why) => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Gone(peer(), why)),
     });
     if is_end {
-        engine.hub.departures.end(member.rank, member).into_iter().for_each(|later| engine.hub.add_ready(later));
+        engine
+            .hub
+            .departures
+            .end(member.rank, member)
+            .into_iter()
+            .for_each(|later| engine.hub.add_ready(later));
     }
 }
 

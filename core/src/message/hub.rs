@@ -41,6 +41,8 @@ pub(super) struct Hub<P> {
     engine: OnceLock<Weak<dyn Progress<P>>>,
     pub(super) lives: Lives,
     generation: u64,
+    /// The messenger is being closed: nobody waits for room any more.
+    closing: AtomicBool,
     /// The messenger was closed: no message is dispatched any more.
     closed: AtomicBool,
     creator: Creator,
@@ -76,6 +78,7 @@ impl<P> Hub<P> {
             engine: OnceLock::default(),
             lives: Lives::default(),
             generation,
+            closing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             creator: Creator::current(),
         })
@@ -87,6 +90,15 @@ impl<P> Hub<P> {
 
     pub(super) fn engine(&self) -> Option<Arc<dyn Progress<P>>> {
         self.engine.get()?.upgrade()
+    }
+
+    /// Notes that the messenger is being closed.
+    pub(super) fn begin_close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// Notes that the messenger was closed.

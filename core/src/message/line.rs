@@ -245,6 +245,10 @@ impl Line {
             control.pop_front();
         }
         let told = control.is_empty();
+        if told && control.capacity() > 64 {
+            // An idle link keeps little.
+            *control = VecDeque::new();
+        }
         drop(control);
         if self.parting.load(Ordering::Relaxed) {
             return Ok(wire.kick()? && told);

@@ -259,6 +259,8 @@ impl Messenger {
             backoff.pause(connected);
         }
         drop(reactor);
+        // Before their callbacks are waited for, which may wait for room.
+        self.core.engine.hub.begin_close();
         Runner::stop_all(runners, || self.core.engine.hub.alarm.wake());
         let (left, sent) = self.core.engine.leave(deadline);
         finish(&self.core.engine, left);

@@ -87,7 +87,7 @@ impl Peer {
     /// other messages of their peer.
     ///
     /// # Errors
-    /// As [`send`](Self::send), and `Timeout`.
+    /// As [`send`](Self::send), `Timeout`, and `Stopped` if there is no room while this messenger is being closed.
     pub fn send_within(&self, kind: u16, bytes: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let mut backoff = Backoff::new();
@@ -97,6 +97,9 @@ impl Peer {
             }
             if self.progress()? > 0 {
                 backoff = Backoff::new();
+            }
+            if self.member.hub.is_closing() {
+                return Err(Error::new(ErrorKind::Stopped, "send_within", "the messenger is being closed"));
             }
             deadline.check("send_within", "a peer that receives too slowly")?;
             backoff.pause(deadline);

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Weak};
 
 use super::device::Underway;
+use super::revocation::before_writing;
 use super::shared::SharedMemory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rdma::{LocalRange, MemoryRegion};
@@ -71,6 +72,8 @@ impl Placing {
     /// `InvalidUsage` if they are not all inside the memory.
     pub(super) fn bytes(&self, offset: usize, length: usize) -> Result<VolatileSlice<'_>> {
         let Memory::Shared(memory) = &self.memory else { return Err(unfit()) };
+        // This thread writes there, and need not be the one that has asked for the read.
+        before_writing();
         memory.place(self.at + offset, length)
     }
 

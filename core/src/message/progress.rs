@@ -72,8 +72,9 @@ impl Engine {
             moved += self.welcome(turn);
         }
         turn.rounds = turn.rounds.wrapping_add(1);
-        let is_late =
-            || turn.rounds.is_multiple_of(GLANCE) && turn.looked.is_none_or(|looked| looked.elapsed() >= TICK);
+        let is_late = || {
+            turn.rounds.is_multiple_of(GLANCE) && turn.looked.is_none_or(|looked| looked.elapsed() >= TICK)
+        };
         let looks = turn.credit == 0 || turn.polled.is_empty() || is_late();
         if looks {
             turn.credit = LOOK;

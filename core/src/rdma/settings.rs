@@ -22,8 +22,8 @@ pub struct Settings {
     pub traffic_class: u8,
     /// How many routers a packet may pass; 64.
     pub hop_limit: u8,
-    /// How long the NIC waits for an acknowledgement before it sends again: 4.096 us * 2^`timeout`, 0 for ever, at most 31;
-    /// 18, about one second.
+    /// How long the NIC waits for an acknowledgement before it sends again: 4.096 us * 2^`timeout`, 1 to 31; 18, about one
+    /// second.
     pub timeout: u8,
     /// How often it sends again before it gives up, at most 7; 6. Seven means for ever to some NICs (soft-RoCE).
     pub retry_count: u8,
@@ -83,6 +83,9 @@ impl Settings {
         };
         at_most("service_level", self.service_level, 15, "")?;
         at_most("timeout", self.timeout, 31, "")?;
+        if self.timeout == 0 {
+            return Err(Error::usage("with_ib", "timeout is 0, for ever; it must be from 1 to 31"));
+        }
         at_most("retry_count", self.retry_count, 7, "")?;
         at_most("rnr_retry", self.rnr_retry, 6, ": 7 would retry for ever")?;
         at_most("min_rnr_timer", self.min_rnr_timer, 31, "")?;
@@ -108,6 +111,7 @@ mod tests {
         for (name, bad) in [
             ("service_level", Settings { service_level: 16, ..good.clone() }),
             ("timeout", Settings { timeout: 32, ..good.clone() }),
+            ("timeout", Settings { timeout: 0, ..good.clone() }),
             ("retry_count", Settings { retry_count: 8, ..good.clone() }),
             ("rnr_retry", Settings { rnr_retry: 7, ..good.clone() }),
             ("min_rnr_timer", Settings { min_rnr_timer: 32, ..good.clone() }),

@@ -219,6 +219,10 @@ impl Outbound {
                 self.spare = buffer;
             }
         }
+        if self.waiting.capacity() > 64 {
+            // An idle connection keeps little.
+            self.waiting = VecDeque::new();
+        }
     }
 }
 

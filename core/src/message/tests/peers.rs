@@ -2,7 +2,7 @@
 
 use super::super::handshake::Handshake;
 use super::*;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// The events of `messenger`, as text.
 fn events(messenger: &Messenger) -> Seen<String> {
@@ -270,6 +270,41 @@ fn an_owner_closes_without_serving_a_reader_that_computes() {
         let closed = if one_peer { to_a.close(SOON) } else { b.close(SOON) };
         closed.unwrap();
     }
+}
+
+/// Closing waits for callbacks of the messenger's own threads, but for none that waits for a peer.
+#[test]
+fn a_callback_that_waits_for_room_does_not_hold_up_the_end() {
+    let (a, b) = (messenger(0), messenger(1));
+    let ended = Seen::new();
+    let (add, sent) = (ended.adder(), Arc::new(AtomicUsize::new(0)));
+    let count = sent.clone();
+    b.on(1, move |message| {
+        let patience = Deadline::after(SOON);
+        let error = loop {
+            match message.peer().send_within(2, &[0; 4096], patience) {
+                Ok(()) => count.fetch_add(1, Ordering::Relaxed),
+                Err(error) => break error,
+            };
+        };
+        add(error.kind());
+    })
+    .unwrap();
+    b.start_thread().unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    peer.send_within(1, b"begin", SOON).unwrap();
+    let mut last = 0;
+    until(&[], || {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = sent.load(Ordering::Relaxed);
+        now > 0 && std::mem::replace(&mut last, now) == now
+    });
+    let start = Instant::now();
+    // The peer takes nothing, so the goodbye may find no room, either.
+    let closed = b.close(Duration::from_millis(100)).map_err(|error| error.kind());
+    assert!(matches!(closed, Ok(()) | Err(ErrorKind::Timeout)), "{closed:?}");
+    assert!(start.elapsed() < SOON / 3, "{:?}", start.elapsed());
+    assert_eq!(ended.take(), [ErrorKind::Stopped]);
 }
 
 /// The receiver reads the goodbye of one life while the handshake of the next one is under way.
