@@ -55,6 +55,12 @@ impl Core {
             }
             let life = self.engine.hub.lives.life(rank, generation);
             let dialled = self.dial(address, deadline);
+            // Another link may have been made meanwhile, and this one be of an earlier life of the peer.
+            if dialled.is_ok()
+                && let Some(member) = self.known(rank, generation)
+            {
+                break Ok(member);
+            }
             // A link of an earlier life may have ended meanwhile: the peer must be told so.
             if dialled.is_ok() || self.engine.hub.lives.life(rank, generation) == life || deadline.expired() {
                 break dialled;
@@ -211,6 +217,12 @@ impl Core {
         let line = Arc::new(Line::new(self.config.wrap(wire), hello.read_depth as usize, exposures));
         let mut stale = None;
         let mut members = lock(&self.engine.members);
+        let known = members.get(&hello.rank).filter(|member| member.generation == hello.generation);
+        if let Some(earlier) = known.filter(|member| member.is_before(hello.life)) {
+            // It was in another link's handshake that this side heard of the later life, after it had told its own life in this one.
+            earlier.supersede();
+        }
+        let is_outdated = known.is_some_and(|member| member.is_behind(hello.life));
         if self.engine.hub.lives.life(hello.rank, hello.generation) != handshake.life {
             // The peer takes this link for one of those that have ended.
             let text = "its links were closed here meanwhile; connect again";
@@ -225,7 +237,13 @@ impl Core {
             let identity = (hello.rank, hello.generation, hello.life);
             let eager = limits.eager.min(hello.eager as usize).min(longest);
             let member = Arc::new(Member::new(identity, self.engine.hub.clone(), eager, hello.inbox));
-            stale = members.insert(hello.rank, member.clone());
+            if is_outdated {
+                // The peer has ended this link, and has connected anew, before it was made here: it is read to its end, which does not end the
+                // life of the link that came after it, and nobody gets it.
+                member.leave_uncounted();
+            } else {
+                stale = members.insert(hello.rank, member.clone());
+            }
             member
         });
         let added = member.add_line(line.clone());

@@ -124,7 +124,8 @@ impl Engine {
     pub(super) fn answer(&self, hello: &Hello) -> Handshake {
         let known = lock(&self.members).get(&hello.rank).cloned();
         if let Some(member) = known
-            && (member.generation == hello.generation && member.life != hello.life)
+            && member.generation == hello.generation
+            && member.is_before(hello.life)
         {
             member.supersede();
         }

@@ -165,6 +165,21 @@ impl Member {
         self.lines().iter().all(|line| line.has_left())
     }
 
+    /// Whether `life` of the peer comes after this one. Lives start over.
+    pub(super) fn is_before(&self, life: u32) -> bool {
+        life.wrapping_sub(self.life).cast_signed() > 0
+    }
+
+    /// Whether this life of the peer comes after `life`.
+    pub(super) fn is_behind(&self, life: u32) -> bool {
+        self.life.wrapping_sub(life).cast_signed() > 0
+    }
+
+    /// Its end is not to begin another life of this side.
+    pub(super) fn leave_uncounted(&self) {
+        self.counted.store(true, Ordering::Release);
+    }
+
     /// Notes that the peer is in a later life, so that this one ends soon.
     pub(super) fn supersede(&self) {
         let lines = lock(&self.lines);
