@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use super::copies::Copy;
 use super::mapped::Description;
-use super::pool::{Block, Copy, Pool};
+use super::pool::{Block, Pool};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::GpuBuffer;
 use crate::gpu::vmm::HandleTypes;
@@ -71,15 +72,6 @@ impl Staged for Part {
         if !self.copy.is_done()? {
             return Ok(None);
         }
-        let bytes = self.block.bytes(self.length);
-        self.block.give_back();
-        Ok(Some(bytes))
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Whoever asked for the memory may have gone before it was copied.
-        self.block.free_behind(&self.copy);
+        Ok(Some(self.block.bytes(self.length)))
     }
 }

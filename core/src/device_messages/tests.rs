@@ -15,6 +15,7 @@ use crate::sync::{Mutex, lock};
 
 mod captures;
 mod ends;
+mod owners;
 mod staging;
 mod threads;
 
@@ -39,9 +40,12 @@ fn config(wire: Wire) -> MessengerConfig {
     config.with_shared_memory(wire == Wire::SharedMemory)
 }
 
+fn driver() -> Driver {
+    Driver::software(cuda_soft::driver_table()).unwrap()
+}
+
 fn context(device: u32) -> Context {
-    let driver = Driver::software(cuda_soft::driver_table()).unwrap();
-    Context::new(&Device::new(&driver, device).unwrap()).unwrap()
+    Context::new(&Device::new(&driver(), device).unwrap()).unwrap()
 }
 
 /// An owner, a reader, and the reader's peer.

@@ -70,7 +70,7 @@ impl Context {
     }
 
     /// Runs deferred cleanup: the second half of [`Context::reap`]. Costs one load if there is none.
-    pub(super) fn reap_waiting(&self) {
+    pub(crate) fn reap_waiting(&self) {
         let mut contexts = waiting_for(self.driver());
         contexts.retain(|context| !context.driver().forked());
         for context in &contexts {

@@ -72,6 +72,7 @@ impl Member {
         self.note_room_for_reads(&mut reads);
         drop(reads);
         if turn.moved > 0 {
+            self.hub.exposures.resources.note();
             // Parts may have to be asked for. An error shows when the link is read.
             let _ = line.ask();
             self.mark_dirty();

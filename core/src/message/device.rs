@@ -15,7 +15,27 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) const STAGED: usize = 512 << 10;
 
 /// Something that is costly to make, which the messenger keeps for the next one that needs it.
-pub(crate) type Resource = Arc<dyn Any + Send + Sync>;
+pub(crate) type Resource = Arc<dyn Reap>;
+
+/// What a [`Resource`] leaves to those who hold no lock.
+pub(crate) trait Reap: Send + Sync {
+    /// Drops what copies used that have ended, and has memory unmapped that nothing uses any more. Never waits. It runs code of the program's:
+    /// the caller holds no lock.
+    fn reap(&self);
+
+    /// Whether [`reap`](Self::reap) may have something to do, now or later.
+    fn has_leftovers(&self) -> bool;
+}
+
+/// Nothing is kept.
+#[cfg(all(test, not(loom)))]
+impl Reap for () {
+    fn reap(&self) {}
+
+    fn has_leftovers(&self) -> bool {
+        false
+    }
+}
 
 /// Memory of a device that is exposed.
 pub(crate) trait DeviceMemory: Send + Sync + fmt::Debug {

@@ -59,7 +59,7 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
         ran += messages;
     }
     PULLED.set(Some(batch));
-    if engine.hub.has_ready() || engine.hub.exposures.has_retired() {
+    if engine.hub.has_ready() || engine.hub.exposures.may_reap() {
         ran += dispatch(engine, watcher, MOST);
     }
     Ok(moved? + ran)
@@ -67,7 +67,7 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
 
 /// Runs up to `max` callbacks. Returns how many ran.
 pub(super) fn dispatch(engine: &Engine, watcher: Option<&Watcher>, max: usize) -> usize {
-    // Drops owners of memory, which is the user's code as well.
+    // Drops owners of memory, exposed or read into, which is the user's code as well.
     engine.hub.exposures.reap();
     let mut done = 0;
     // A callback that dispatches itself finds an empty batch of its own.

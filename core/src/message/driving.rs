@@ -154,7 +154,8 @@ impl Messenger {
     }
 
     /// When an outer event loop calls [`poll`](Self::poll) at the latest, even if the descriptor tells nothing: the first operation under
-    /// way is too late then, or the messenger has to look whether its peers' hosts answer, once a second as long as it has peers.
+    /// way is too late then, or the messenger has to look whether its peers' hosts answer, once a second as long as it has peers, or whether a
+    /// device has ended with memory that is to be freed.
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.core.engine.next_deadline()
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 pub(super) use self::lending::Lending;
 use self::registered::Registered;
 pub(super) use self::registered::Registration;
-use super::device::Resource;
 use super::memory::Memory;
 use super::one_sided::{Rights, Stock};
+use super::resources::Resources;
 use super::shared::{SharedMemory, Shown};
 use super::tokens::Token;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ const MAX_SLOTS: usize = 1 << 20;
 pub(super) struct Exposures {
     generation: u64,
     /// What memory of devices needs, kept for the next piece of it.
-    resources: Mutex<Vec<Resource>>,
+    pub(super) resources: Resources,
     /// Whether memory was retired, so that idle rounds take no lock. Written with the slots locked.
     has_retired: AtomicBool,
     slots: Mutex<Slots>,
@@ -100,7 +100,7 @@ impl Refusal {
 impl Exposures {
     pub(super) fn new(generation: u64) -> Self {
         let has_retired = AtomicBool::new(false);
-        Self { generation, resources: Mutex::default(), has_retired, slots: Mutex::default() }
+        Self { generation, resources: Resources::default(), has_retired, slots: Mutex::default() }
     }
 
     /// Exposes `memory` until the result is dropped.
@@ -108,7 +108,7 @@ impl Exposures {
         self.reap();
         let secret: [u8; 16] = random_bytes()?;
         if let Some(device) = &memory.device {
-            self.keep(device.prepare()?);
+            self.resources.keep(device.prepare()?);
         }
         let shown = match &memory.device {
             // It has no data: only the word by which those who map the memory learn that it was revoked.
@@ -149,14 +149,6 @@ impl Exposures {
         let token =
             Token { generation: self.generation, slot, age: place.age, length, shared, device, secret };
         Ok(Exposed { token, table: self.clone() })
-    }
-
-    /// Keeps a resource for as long as the messenger lives.
-    pub(super) fn keep(&self, resource: Resource) {
-        let mut resources = lock(&self.resources);
-        if !resources.iter().any(|known| Arc::ptr_eq(known, &resource)) {
-            resources.push(resource);
-        }
     }
 
     /// The memory that `token` gives the right to read, `length` bytes at `offset`.
@@ -222,14 +214,22 @@ impl Exposures {
         registration
     }
 
-    /// Whether [`reap`](Self::reap) may have something to free.
+    /// Whether memory was retired.
     #[inline]
     pub(super) fn has_retired(&self) -> bool {
         self.has_retired.load(Ordering::Relaxed)
     }
 
-    /// Frees memory that was retired and of which no piece is on its way. Runs code of the user's, so the caller holds no lock.
+    /// Whether [`reap`](Self::reap) may have something to free.
+    #[inline]
+    pub(super) fn may_reap(&self) -> bool {
+        self.has_retired() || self.resources.are_due()
+    }
+
+    /// Frees memory that was retired and of which no piece is on its way, and what devices have used. Runs code of the user's, so the caller
+    /// holds no lock.
     pub(super) fn reap(&self) {
+        self.resources.reap();
         if !self.has_retired() {
             return;
         }

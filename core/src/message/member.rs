@@ -420,6 +420,7 @@ impl Member {
     pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error, settled: Deadline) {
         let reads = lock(&line.reads).fail(why);
         reads.settle(settled).into_iter().for_each(|finished| self.deliver(Item::Read(finished)));
+        self.hub.exposures.resources.note();
         let offers = lock(&line.offers).fail(why);
         self.found_room();
         offers.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));

@@ -52,6 +52,7 @@ mod reading;
 mod reading_into;
 mod reads;
 mod received;
+mod resources;
 mod revocation;
 mod ring;
 mod room;

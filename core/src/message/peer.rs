@@ -267,7 +267,7 @@ impl Peer {
     ) -> Result<Begun<Read, Target, C>> {
         let (member, line) = (&self.member, self.check_read(token, offset, target.len())?);
         let resource = target.prepare().map_err(|error| error.of("read"))?;
-        resource.into_iter().for_each(|resource| member.hub.exposures.keep(resource));
+        resource.into_iter().for_each(|resource| member.hub.exposures.resources.keep(resource));
         // Without the lock: memory may have to be registered.
         let place = Self::place_of(&*target, token, line);
         let mut reads = lock(&line.reads);
@@ -344,6 +344,13 @@ impl Peer {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn mappings(&self) -> usize {
         self.member.lines().iter().map(|line| lock(&line.reads).mappings()).sum()
+    }
+
+    /// Whether the locks are free that calls of this peer, and answers to it, take.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_free_locks(&self) -> bool {
+        let is_free = |line: &Arc<Line>| line.reads.try_lock().is_ok() && line.serving.try_lock().is_ok();
+        self.member.lines().iter().all(is_free)
     }
 
     fn progress(&self) -> Result<usize> {

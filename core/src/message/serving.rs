@@ -163,6 +163,7 @@ impl Serving {
                         // Looked up once more: if the owner still has not revoked the token, all of the copy is from before.
                         Ok(Next::Bytes(bytes)) => {
                             staged = true;
+                            exposures.resources.note();
                             exposures.lend(&job.token, job.offset, job.left).map(|_| bytes)
                         }
                         Err(error) => {

@@ -95,8 +95,9 @@ impl Engine {
         self.hub.take_timed(&mut turn.timed);
         // The first operation under way is too late then.
         let due = turn.timed.iter().filter_map(|member| member.next_deadline()).min();
-        // Whether the peers' hosts answer is looked at then.
-        let check = (!turn.links.is_empty()).then(|| Deadline::after(self.checks));
+        // Whether the peers' hosts answer is looked at then, and whether devices have ended with what nobody needs any more.
+        let checks = !turn.links.is_empty() || self.hub.exposures.resources.have_leftovers();
+        let check = checks.then(|| Deadline::after(self.checks));
         [due, check].into_iter().flatten().reduce(Deadline::min)
     }
 }

@@ -74,7 +74,10 @@ impl Engine {
         }
         if turn.checked.is_none_or(|checked| now - checked >= self.checks) {
             turn.checked = Some(now);
-            return self.check_links(turn);
+            let failed = self.check_links(turn);
+            // After links have let go of what was revoked.
+            self.hub.exposures.resources.look();
+            return failed;
         }
         Vec::new()
     }
