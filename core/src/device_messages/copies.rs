@@ -62,7 +62,8 @@ impl Copies {
         &self.stream
     }
 
-    /// Begins to copy `from` to `to`, of the same length, from or to `block` if there is one. Nobody else gets the block before that has ended.
+    /// Begins to copy `from` to `to`, of the same length, from or to `block` if there is one. Nobody else gets the block before that has
+    /// ended.
     ///
     /// # Errors
     /// A driver error: then nothing is under way.

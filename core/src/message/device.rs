@@ -19,8 +19,8 @@ pub(crate) type Resource = Arc<dyn Reap>;
 
 /// What a [`Resource`] leaves to those who hold no lock.
 pub(crate) trait Reap: Send + Sync {
-    /// Drops what copies used that have ended, and has memory unmapped that nothing uses any more. Never waits. It runs code of the program's:
-    /// the caller holds no lock.
+    /// Drops what copies used that have ended, and has memory unmapped that nothing uses any more. Never waits. It runs code of the
+    /// program's: the caller holds no lock.
     fn reap(&self);
 
     /// Whether [`reap`](Self::reap) may have something to do, now or later.

@@ -226,8 +226,8 @@ impl Exposures {
         self.has_retired() || self.resources.are_due()
     }
 
-    /// Frees memory that was retired and of which no piece is on its way, and what devices have used. Runs code of the user's, so the caller
-    /// holds no lock.
+    /// Frees memory that was retired and of which no piece is on its way, and what devices have used. Runs code of the user's, so the
+    /// caller holds no lock.
     pub(super) fn reap(&self) {
         self.resources.reap();
         if !self.has_retired() {

@@ -28,8 +28,8 @@ impl Resources {
         self.due.store(true, Ordering::Release);
     }
 
-    /// Called about once a second: has the next dispatch drop what copies used of which nobody has asked whether they have ended, and have memory
-    /// unmapped whose device was at work when it was let go of.
+    /// Called about once a second: has the next dispatch drop what copies used of which nobody has asked whether they have ended, and
+    /// have memory unmapped whose device was at work when it was let go of.
     pub(super) fn look(&self) {
         if self.have_leftovers() {
             self.note();

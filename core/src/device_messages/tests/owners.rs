@@ -128,8 +128,8 @@ impl Hooks for Watch {
     }
 }
 
-/// Work of the program's, which goes on until it is told to end. The software device waits for work of all contexts before it unmaps memory, so
-/// tests that unmap meanwhile have a process of their own, and the owner has a device of its own.
+/// Work of the program's, which goes on until it is told to end. The software device waits for work of all contexts before it unmaps
+/// memory, so tests that unmap meanwhile have a process of their own, and the owner has a device of its own.
 struct Work {
     word: Arc<PinnedBuffer>,
 }
