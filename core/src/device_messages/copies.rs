@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::pool::Block;
+use super::blocks::Block;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice, Event, KeepAlive, Stream};
 use crate::message::device::Underway;

@@ -4,6 +4,7 @@
 //! they wait for no kernel of the user's, and go through a bounded stock of pinned memory; between processes of one host, the reader's device
 //! copies from the owner's memory itself, which it has mapped.
 
+mod blocks;
 mod copies;
 mod mapped;
 mod pool;

@@ -3,14 +3,12 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::blocks::{Block, Stock};
 use super::copies::{Copies, Copy};
 use crate::error::Result;
-use crate::gpu::{Context, DeviceSlice, PinnedBuffer, ThreadCaptureMode};
-use crate::message::device::{Reap, STAGED};
+use crate::gpu::{Context, DeviceSlice, ThreadCaptureMode};
+use crate::message::device::Reap;
 use crate::sync::{Mutex, lock};
-
-/// Blocks of a pool. A block is taken only while a device copies, so no peer can hold any.
-const BLOCKS: usize = 8;
 
 /// Memory that could not be unmapped, because its device was at work, is not tried again before.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -23,18 +21,6 @@ pub(super) struct Pool {
     inward: Copies,
     /// When it was last tried to unmap what nothing uses any more.
     unmapped_at: Mutex<Option<Instant>>,
-}
-
-/// The blocks. Apart from the lists of copies, which hold blocks.
-struct Stock {
-    memory: Arc<PinnedBuffer>,
-    free: Mutex<Vec<usize>>,
-}
-
-/// A block of pinned memory: of whoever took it, and of the copy that uses it. Others may have it when both have let go of it.
-pub(super) struct Block {
-    stock: Arc<Stock>,
-    index: usize,
 }
 
 /// The pool of a context, as long as somebody has it.
@@ -54,8 +40,7 @@ impl Pool {
         // No capture of the user's is concerned.
         let _relaxed = ThreadCaptureMode::relaxed(context.driver())?;
         // Without the lock: an allocation drops what the user's streams retain, and that may ask for the pool.
-        let memory = Arc::new(PinnedBuffer::new(context, BLOCKS * STAGED)?);
-        let stock = Arc::new(Stock { memory, free: Mutex::new((0..BLOCKS).collect()) });
+        let stock = Arc::new(Stock::new(context)?);
         let (outward, inward) = (Copies::new(context)?, Copies::new(context)?);
         let pool = Arc::new(Self { stock, outward, inward, unmapped_at: Mutex::default() });
         let mut known = lock(known);
@@ -68,14 +53,12 @@ impl Pool {
 
     /// A free block; `None` if there is none now.
     pub(super) fn block(&self) -> Option<Arc<Block>> {
-        let take = || lock(&self.stock.free).pop();
-        let index = take().or_else(|| {
+        self.stock.take().or_else(|| {
             // Drops nothing of the program's: callers have locks.
             self.outward.look();
             self.inward.look();
-            take()
-        })?;
-        Some(Arc::new(Block { stock: self.stock.clone(), index }))
+            self.stock.take()
+        })
     }
 
     /// Begins to copy `from` to the first bytes of `block`.
@@ -118,43 +101,8 @@ impl Reap for Pool {
     }
 }
 
-impl Block {
-    /// Its first `length` bytes for the device. Whatever uses them keeps the block.
-    fn slice(&self, length: usize) -> Result<DeviceSlice> {
-        let at = self.index * STAGED;
-        self.stock.memory.slice(at..at + length.min(STAGED))
-    }
-
-    fn address(&self) -> *mut u8 {
-        // SAFETY: the block is within the memory.
-        unsafe { self.stock.memory.host_ptr().as_ptr().add(self.index * STAGED) }
-    }
-
-    /// Fills its first bytes. Nothing is copying from or to it: the caller has just taken it.
-    pub(super) fn fill(&self, bytes: &[u8]) {
-        assert!(bytes.len() <= STAGED, "longer than a block");
-        // SAFETY: within the block, as checked. Whoever has the block has its bytes: the free list gives each one out once, and no
-        // device copies before the caller asks for it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address(), bytes.len()) };
-    }
-
-    /// Its first `length` bytes. The copy to it has ended.
-    pub(super) fn bytes(&self, length: usize) -> Vec<u8> {
-        assert!(length <= STAGED, "longer than a block");
-        // SAFETY: within the block, as checked, which is pinned memory and initialised. No device writes it any more, as the caller says,
-        // and nobody else touches the bytes: the list of copies only holds a share.
-        unsafe { std::slice::from_raw_parts(self.address(), length) }.to_vec()
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        lock(&self.stock.free).push(self.index);
-    }
-}
-
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("free", &lock(&self.stock.free).len()).finish_non_exhaustive()
+        f.debug_struct("Pool").field("free", &self.stock.free()).finish_non_exhaustive()
     }
 }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use super::blocks::Block;
 use super::copies::Copy;
 use super::mapped::Description;
-use super::pool::{Block, Pool};
+use super::pool::Pool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gpu::GpuBuffer;
 use crate::gpu::vmm::HandleTypes;

@@ -1,7 +1,7 @@
 //! Several threads that make progress for one messenger.
 
 use super::*;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Nothing but a wake-up that was lost lets a test wait for so long.
 const LATE: Duration = Duration::from_secs(5);
@@ -178,4 +178,51 @@ fn all_threads_end_with_their_messenger() {
     assert!(comes(|| entered.load(Ordering::Acquire) == 2), "one waits for the other");
     drop(hub);
     assert_eq!(left.load(Ordering::Acquire), 2, "a thread goes on");
+}
+
+/// Handshakes of both sides cross, in each of which another life may be told.
+#[test]
+fn both_sides_may_connect_and_close_at_once() {
+    let all = [messenger(0), messenger(1)];
+    let exposed = all.each_ref().map(|owner| owner.expose(vec![1; 1000]).unwrap());
+    all.iter().for_each(|messenger| messenger.start_thread().unwrap());
+    let (begun, ended) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let until_then = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (all, exposed, begun, ended) = (&all, &exposed, &begun, &ended);
+            scope.spawn(move || {
+                let mut state = thread as u64;
+                while Instant::now() < until_then {
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let step = (state >> 33) as usize;
+                    let side = step % 2;
+                    let Ok(peer) = all[side].connect(all[1 - side].address(), SOON) else { continue };
+                    for _ in 0..(step >> 5) % 4 {
+                        let ended = ended.clone();
+                        let done = move |_| {
+                            ended.fetch_add(1, Ordering::Relaxed);
+                        };
+                        let token = exposed[1 - side].token();
+                        let posted = peer.read(&token, 0, vec![0; 1000], HOUR, done);
+                        begun.fetch_add(
+                            usize::from(posted.is_ok_and(|read| read.is_posted())),
+                            Ordering::Relaxed,
+                        );
+                    }
+                    if (step >> 9).is_multiple_of(2) {
+                        // It may be late, if the other side closes, too.
+                        let _ = peer.close(Duration::from_millis(500));
+                    }
+                }
+            });
+        }
+    });
+    let start = Instant::now();
+    while ended.load(Ordering::Relaxed) < begun.load(Ordering::Relaxed) {
+        assert!(start.elapsed() < SOON, "{ended:?} of {begun:?} reads have ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begun.into_inner() > 0);
 }
