@@ -7,6 +7,7 @@ const PARTS: &[&str] = &[
     "bootstrap",
     "collective",
     "comm",
+    "device_messages",
     "env",
     "gpu",
     "group",
