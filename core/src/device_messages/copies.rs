@@ -27,7 +27,7 @@ struct Lists {
     used: Vec<KeepAlive>,
 }
 
-/// What a copy uses.
+/// A copy that the device has been asked for, with the memory that it uses.
 struct UnderWay {
     end: Arc<End>,
     owners: [KeepAlive; 2],

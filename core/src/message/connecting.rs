@@ -27,12 +27,12 @@ use crate::sync::{lock, lock_until};
 const REFUSALS: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// The living peer of this rank and generation.
+    /// The living peer of this rank and generation, if its life is not over.
     fn known(&self, rank: u32, generation: u64) -> Option<Arc<Member>> {
-        lock(&self.engine.members)
-            .get(&rank)
-            .filter(|member| member.generation == generation && member.end().is_none())
-            .cloned()
+        let is_there = |member: &&Arc<Member>| {
+            member.generation == generation && member.end().is_none() && !member.is_superseded()
+        };
+        lock(&self.engine.members).get(&rank).filter(is_there).cloned()
     }
 
     /// See [`Messenger::connect`](super::Messenger::connect).

@@ -180,6 +180,11 @@ impl Member {
         self.counted.store(true, Ordering::Release);
     }
 
+    /// Whether the peer is known to be in a later life: what is left of this one is read.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.counted.load(Ordering::Acquire)
+    }
+
     /// Notes that the peer is in a later life, so that this one ends soon.
     pub(super) fn supersede(&self) {
         let lines = lock(&self.lines);

@@ -8,7 +8,7 @@ mod memory;
 mod models;
 mod protocol;
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(in crate::message) mod tests;
 mod wire;
 
 pub use bare::BareRing;

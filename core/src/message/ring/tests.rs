@@ -40,7 +40,7 @@ pub(super) fn pushed(how: Push) {
 
 /// One end of a pair of sockets.
 #[derive(Debug)]
-struct Socket(UnixStream);
+pub(in crate::message) struct Socket(pub(in crate::message) UnixStream);
 
 impl RawStream for Socket {
     fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {

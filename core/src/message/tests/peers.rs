@@ -1,6 +1,12 @@
 //! Peers that come and go.
 
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+
+use super::super::carrier::Carrier;
 use super::super::handshake::Handshake;
+use super::super::hello::Hello;
+use super::super::ring::tests::Socket;
 use super::*;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
@@ -270,6 +276,65 @@ fn an_owner_closes_without_serving_a_reader_that_computes() {
         let closed = if one_peer { to_a.close(SOON) } else { b.close(SOON) };
         closed.unwrap();
     }
+}
+
+/// A link of rank 1 in its `life`, over a socket whose other end is returned, as the service thread makes it. The other side has
+/// been told the life of `handshake`.
+fn accept(messenger: &Messenger, life: u32, handshake: Handshake) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let hello = Hello { rank: 1, generation: 7, life, ..messenger.core.me };
+    messenger.core.accepted(hello, handshake, Box::new(Socket(ours)), Carrier::Socket);
+    theirs
+}
+
+/// Threads of the messenger may make links in another order than that in which the peer has ended them.
+#[test]
+fn a_link_that_the_peer_has_ended_replaces_no_later_one() {
+    let a = messenger(0);
+    let (hub, events) = (&a.core.engine.hub, events(&a));
+    let handshake = || Handshake::begin(hub, 1, 7);
+    let (first, second) = (handshake(), handshake());
+    let later = accept(&a, 1, first);
+    let known = || lock(&a.core.engine.members).get(&1).cloned().unwrap();
+    let member = known();
+    let earlier = accept(&a, 0, second);
+    assert!(Arc::ptr_eq(&member, &known()), "the link of the earlier life is given to those who connect");
+    drop(earlier);
+    until(&[&a], || events.len() == 3);
+    let order = events.take().into_iter().map(|event| event.split(' ').next().unwrap_or_default().to_owned());
+    assert_eq!(order.collect::<Vec<_>>(), ["connected", "gone", "connected"], "in the order of the lives");
+    assert_eq!(hub.lives.life(1, 7), 0, "the life of the later link, which is there, has ended");
+    assert!(Arc::ptr_eq(&member, &known()) && member.end().is_none());
+    drop(later);
+    until(&[&a], || events.len() == 1);
+    assert_eq!(hub.lives.life(1, 7), 1);
+}
+
+/// This side hears of the peer's later life in an answer, behind its own word in that handshake.
+#[test]
+fn a_link_in_whose_handshake_an_earlier_life_was_told_is_not_made() {
+    let a = messenger(0);
+    let hub = &a.core.engine.hub;
+    let handshake = || Handshake::begin(hub, 1, 7);
+    // Both sides count their lives: what the first link was told is over once the peer is in a later one.
+    let (first, second) = (handshake(), handshake());
+    let earlier = accept(&a, 0, first);
+    let mut refused = accept(&a, 1, second);
+    assert_eq!(hub.lives.life(1, 7), 1);
+    let mut byte = [0];
+    assert_eq!(refused.read(&mut byte).unwrap(), 0, "the link was made");
+    let _later = accept(&a, 1, handshake());
+    let member = lock(&a.core.engine.members).get(&1).cloned().unwrap();
+    assert_eq!(member.life, 1);
+    drop(earlier);
+    // The end of the earlier link is counted once.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        a.poll().unwrap();
+    }
+    assert_eq!(hub.lives.life(1, 7), 1);
+    assert!(member.end().is_none());
 }
 
 /// Closing waits for callbacks of the messenger's own threads, but for none that waits for a peer.
