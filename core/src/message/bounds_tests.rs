@@ -185,8 +185,8 @@ fn a_link_that_has_ended_or_failed_waits_for_no_turn() {
 #[test]
 fn kinds_that_a_peer_does_not_know_are_kept_in_a_bounded_list() {
     let member = member();
-    (0..1000).for_each(|kind| member.add_unknown(kind));
-    assert_eq!((0..1000).filter(|kind| member.check_kind("send", *kind).is_err()).count(), 64);
+    (0..1000).for_each(|kind| member.unknown.add(1, kind));
+    assert_eq!((0..1000).filter(|kind| member.unknown.check("send", 1, *kind).is_err()).count(), 64);
 }
 
 fn reads(count: u32, length: usize) -> (Reads, Token) {

@@ -17,7 +17,7 @@ pub(crate) const STAGED: usize = 512 << 10;
 /// Something that is costly to make, which the messenger keeps for the next one that needs it.
 pub(crate) type Resource = Arc<dyn Reap>;
 
-/// What a [`Resource`] leaves to those who hold no lock.
+/// The cleaning up that a [`Resource`] leaves to callers who hold no lock.
 pub(crate) trait Reap: Send + Sync {
     /// Drops what copies used that have ended, and has memory unmapped that nothing uses any more. Never waits. It runs code of the
     /// program's: the caller holds no lock.

@@ -246,7 +246,7 @@ impl Sink for Incoming<'_> {
             Operation::Cancel => lock(&self.line.serving).cancel(head.id),
             Operation::LongDone => self.long_done(head, body)?,
             Operation::Goodbye => self.line.left.store(true, Ordering::Release),
-            Operation::Unknown => self.member.add_unknown(head.kind),
+            Operation::Unknown => self.member.unknown.add(self.member.rank, head.kind),
         }
         self.line.count();
         // There is always room: each side sends no more messages than it has credit for.

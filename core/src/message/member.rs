@@ -9,12 +9,10 @@ use super::inbox::{Inbox, Item};
 use super::line::Line;
 use super::reads::Reads;
 use super::room::Room;
+use super::unknown::UnknownKinds;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering, fence, lock};
-
-/// The most kinds of which it is kept that the peer knows nothing of them.
-const MAX_UNKNOWN: usize = 64;
 
 /// The peer cannot be ended now: a handshake with it is under way.
 #[derive(Debug)]
@@ -38,7 +36,7 @@ pub(super) struct Member {
     lines: Mutex<Vec<Arc<Line>>>,
     dirty: AtomicBool,
     /// In the list of peers with deadlines.
-    timed: AtomicBool,
+    pub(super) timed: AtomicBool,
     /// Why nothing goes to or comes from the peer any more.
     end: OnceLock<Error>,
     /// Its end has been counted.
@@ -46,9 +44,8 @@ pub(super) struct Member {
     /// It has connected to this messenger.
     accepted: AtomicBool,
     arrived: AtomicBool,
-    /// Kinds of messages that the peer had nothing registered for, not reported yet.
-    unknown: Mutex<Vec<u16>>,
-    has_unknown: AtomicBool,
+    /// Kinds of messages that the peer had nothing registered for.
+    pub(super) unknown: UnknownKinds,
 }
 
 impl Member {
@@ -75,8 +72,7 @@ impl Member {
             counted: AtomicBool::new(false),
             accepted: AtomicBool::new(false),
             arrived: AtomicBool::new(false),
-            unknown: Mutex::default(),
-            has_unknown: AtomicBool::new(false),
+            unknown: UnknownKinds::default(),
         }
     }
 
@@ -352,75 +348,6 @@ impl Member {
         fence(Ordering::SeqCst);
     }
 
-    /// Has progress look at the deadlines of operations of this peer.
-    pub(super) fn mark_timed(self: &Arc<Self>) {
-        if !self.timed.swap(true, Ordering::AcqRel) {
-            self.hub.add_timed(self.clone());
-        }
-    }
-
-    /// Ends the operations whose deadline has passed; returns when the next one is due. `None`: there are none; then the
-    /// peer is no longer in the list.
-    pub(super) fn expire(self: &Arc<Self>) -> Option<Deadline> {
-        // Before looking: what comes after that marks the peer again.
-        self.timed.store(false, Ordering::SeqCst);
-        let mut next: Option<Deadline> = None;
-        for line in self.lines() {
-            let (late, due) = {
-                let mut reads = lock(&line.reads);
-                // Those into devices end in a turn, when their devices write nothing more.
-                let has_late = reads.expire_transfers();
-                let late: Vec<(u32, bool)> = reads
-                    .expire()
-                    .into_iter()
-                    .map(|(id, finished, asked)| {
-                        // Under the lock: whoever ends the peer meanwhile ends the reads before it tells of the end.
-                        self.deliver(Item::Read(finished));
-                        (id, asked)
-                    })
-                    .collect();
-                self.note_room_for_reads(&mut reads);
-                if has_late || !late.is_empty() {
-                    line.note_transfers(&reads);
-                    // Those behind them may have their turn.
-                    self.leave_to_progress();
-                }
-                (late, reads.next_deadline())
-            };
-            for (id, _) in late.into_iter().filter(|(_, asked)| *asked) {
-                // If the link is gone, nothing comes either.
-                let _ = self.tell(&line, Operation::Cancel, 0, id, &[]);
-            }
-            let (has_ended, long_due) = {
-                let mut offers = lock(&line.offers);
-                let ended = offers.expire();
-                let has_ended = !ended.is_empty();
-                ended.into_iter().for_each(|ended| self.deliver(Item::Long(ended)));
-                (has_ended, offers.next_deadline())
-            };
-            if has_ended {
-                self.found_room();
-            }
-            next = [next, due, long_due].into_iter().flatten().min();
-        }
-        if next.is_some() && self.timed.swap(true, Ordering::AcqRel) {
-            // Another thread has put it into the hub's list meanwhile: once is enough.
-            return None;
-        }
-        next
-    }
-
-    /// When the first operation under way is too late.
-    pub(super) fn next_deadline(&self) -> Option<Deadline> {
-        // One lock after the other, never both: `send_long` asks for reads with the offers locked.
-        let of = |line: &Arc<Line>| {
-            let reads = lock(&line.reads).next_deadline();
-            let offers = lock(&line.offers).next_deadline();
-            [reads, offers]
-        };
-        self.lines().iter().flat_map(of).flatten().min()
-    }
-
     /// Ends the operations of a link that is gone; devices that copy for them have until `settled`.
     pub(super) fn fail(self: &Arc<Self>, line: &Line, why: &Error, settled: Deadline) {
         let reads = lock(&line.reads).fail(why);
@@ -474,36 +401,6 @@ impl Member {
         if self.lines().iter().rev().find_map(|line| line.tell_unknown(kind).ok()) == Some(true) {
             self.mark_dirty();
         }
-    }
-
-    /// The peer has nothing registered for `kind`.
-    pub(super) fn add_unknown(&self, kind: u16) {
-        let mut unknown = lock(&self.unknown);
-        if unknown.len() < MAX_UNKNOWN && !unknown.contains(&kind) {
-            log::warn!("rank {} has nothing registered for messages of kind {kind}", self.rank);
-            unknown.push(kind);
-            self.has_unknown.store(true, Ordering::Release);
-        }
-    }
-
-    /// An error once after the peer has refused a message of `kind`.
-    #[inline]
-    pub(super) fn check_kind(&self, op: &'static str, kind: u16) -> Result<()> {
-        if self.has_unknown.load(Ordering::Relaxed) { self.report_unknown(op, kind) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn report_unknown(&self, op: &'static str, kind: u16) -> Result<()> {
-        let mut unknown = lock(&self.unknown);
-        let Some(index) = unknown.iter().position(|known| *known == kind) else { return Ok(()) };
-        unknown.swap_remove(index);
-        self.has_unknown.store(!unknown.is_empty(), Ordering::Release);
-        let text = format!(
-            "rank {} had nothing registered for kind {kind} and dropped an earlier message: register it there with `on` or \
-             `queue` before the messenger's first progress, and again when its queue has been dropped",
-            self.rank
-        );
-        Err(Error::new(ErrorKind::Remote, op, text).with_peer(self.rank))
     }
 
     /// The error of a peer whose link has failed.

@@ -74,7 +74,7 @@ impl Peer {
         if bytes.len() > member.eager {
             return Err(self.too_long(bytes.len()));
         }
-        member.check_kind("send", kind)?;
+        member.unknown.check("send", member.rank, kind)?;
         let head = Head::new(Operation::Message, kind, 0, bytes.len());
         match member.push("send", head, bytes, bytes.len()) {
             Ok(true) => Ok(Sent::Done),
@@ -132,7 +132,7 @@ impl Peer {
         if head.len() > member.eager {
             return Err(self.too_long(head.len()));
         }
-        member.check_kind("send_long", kind)?;
+        member.unknown.check("send_long", member.rank, kind)?;
         let line = member.sender("send_long")?;
         let data = data.into();
         let exposed = member.hub.exposures.expose(data.clone())?;
