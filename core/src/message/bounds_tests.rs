@@ -54,6 +54,10 @@ impl Wire for Arc<Kept> {
         false
     }
 
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     fn pull(&self, _: &mut dyn Sink) -> Result<usize> {
         Ok(0)
     }

@@ -101,10 +101,9 @@ pub(super) trait Wire: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Whether the peer takes nothing more, where a push does not say so.
-    fn has_ended(&self) -> bool {
-        false
-    }
+    /// Whether the peer takes nothing more, where a push does not say so. Whoever says goodbye reads until all of its own words have arrived,
+    /// and hangs up then.
+    fn has_ended(&self) -> bool;
 
     /// Ends the sending side after what was pushed, or both sides at once if `both`. Later pushes fail.
     fn close(&self, both: bool);

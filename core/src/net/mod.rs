@@ -63,7 +63,7 @@ pub use stream::Stream;
 
 /// Waiting for descriptors, for rooms that serve sockets on threads of their own.
 pub(crate) mod ready {
-    pub(crate) use super::sys::{Epoll, EventFd, READ, WRITE, wait_readable};
+    pub(crate) use super::sys::{Epoll, EventFd, READ, WRITE, has_hung_up, wait_readable};
 }
 
 #[cfg(test)]

@@ -55,6 +55,14 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Resul
     wait(fd, READ, deadline)
 }
 
+/// Whether the other end of the socket `fd` sends nothing more: it was shut down there, closed or broken. Nothing is read.
+pub(crate) fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one pollfd that lives across the call, which does not wait.
+    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    found > 0 && poll.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Number of bytes that can be read from the socket `fd` now.
 pub(super) fn arrived(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
@@ -147,6 +155,7 @@ impl AsFd for EventFd {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -184,6 +193,18 @@ mod tests {
         let late = Deadline::after(Duration::from_secs(60));
         let ready = with_signals(|| wait(reader.as_fd(), READ, late), || writer.write_all(b"x").unwrap());
         assert!(ready.unwrap());
+    }
+
+    #[test]
+    fn a_socket_hangs_up_with_its_sending_side() {
+        let end_of = |how| {
+            let (one, two) = UnixStream::pair().unwrap();
+            (&two).write_all(b"unread").unwrap();
+            assert!(!has_hung_up(one.as_fd()));
+            two.shutdown(how).unwrap();
+            has_hung_up(one.as_fd())
+        };
+        assert_eq!([Shutdown::Read, Shutdown::Write, Shutdown::Both].map(end_of), [false, true, true]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::message::head::Head;
 use crate::message::wire::{Sink, Wire};
 use crate::net::RawStream;
+use crate::net::ready::has_hung_up;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// The most frames that one pull gives.
@@ -251,12 +252,9 @@ impl Wire for RingWire {
         bell.descriptors.pop_front().flatten()
     }
 
-    /// The peer has closed its socket. Asked without reading, because a thread that sleeps may wait for the bytes.
+    /// Asked without reading, because a thread that sleeps may wait for the bytes.
     fn has_ended(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.socket.fd().as_raw_fd(), events: 0, revents: 0 };
-        // SAFETY: `poll` is one live entry; the call does not wait.
-        let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        found == 1 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+        has_hung_up(self.socket.fd())
     }
 
     fn close(&self, both: bool) {

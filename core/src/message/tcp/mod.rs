@@ -27,6 +27,7 @@ use super::lent::Lent;
 use super::wire::{Sink, Wire};
 use crate::error::Result;
 use crate::net::RawStream;
+use crate::net::ready::has_hung_up;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Bytes of reads that a peer of the same host is asked for at a time. What it sends ahead waits in sockets, for which the system takes
@@ -140,14 +141,13 @@ impl Wire for TcpWire {
         let (fd, mut unacknowledged): (_, libc::c_int) = (self.raw.fd().as_raw_fd(), 0);
         // SAFETY: the request writes one integer, which lives across the call.
         let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unacknowledged) };
-        if asked < 0 || unacknowledged == 0 {
-            return true;
-        }
-        // A connection that the peer has broken keeps the count of what it never acknowledged.
-        let mut broken = libc::pollfd { fd, events: 0, revents: 0 };
-        // SAFETY: one entry, which lives across the call.
-        let polled = unsafe { libc::poll(&raw mut broken, 1, 0) };
-        polled > 0 && broken.revents & (libc::POLLERR | libc::POLLHUP) != 0
+        asked < 0 || unacknowledged == 0
+    }
+
+    /// A connection that the peer has broken keeps the count of what it never acknowledged. One that the peer has closed may keep it for a
+    /// minute: if its buffer was full, the system of the peer answers that there is no room (Linux, a socket in `FIN-WAIT-2` that has no process).
+    fn has_ended(&self) -> bool {
+        has_hung_up(self.raw.fd())
     }
 
     fn close(&self, both: bool) {

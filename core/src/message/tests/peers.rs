@@ -337,6 +337,20 @@ fn a_link_in_whose_handshake_an_earlier_life_was_told_is_not_made() {
     assert!(member.end().is_none());
 }
 
+/// A peer that leaves at the same time hangs up once its own words have arrived, whatever is still on its way to it.
+#[test]
+fn what_is_on_its_way_to_a_peer_that_has_hung_up_holds_up_no_end() {
+    let a = messenger(0);
+    let theirs = accept(&a, 0, Handshake::begin(&a.core.engine.hub, 1, 7));
+    let member = lock(&a.core.engine.members).get(&1).cloned().unwrap();
+    let peer = Peer { member };
+    while matches!(peer.send(1, &[0; 4096]), Ok(Sent::Done)) {}
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    let start = Instant::now();
+    peer.close(SOON).unwrap();
+    assert!(start.elapsed() < SOON / 3, "{:?}", start.elapsed());
+}
+
 /// Closing waits for callbacks of the messenger's own threads, but for none that waits for a peer.
 #[test]
 fn a_callback_that_waits_for_room_does_not_hold_up_the_end() {

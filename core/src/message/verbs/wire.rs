@@ -22,6 +22,7 @@ use crate::message::one_sided::OneSided;
 use crate::message::tcp::Liveness;
 use crate::message::wire::{Sink, Wire};
 use crate::net::RawStream;
+use crate::net::ready::has_hung_up;
 use crate::rdma::{Cause, Completion, CompletionChannel, CompletionQueue};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -371,6 +372,11 @@ impl Wire for VerbsWire {
         // An error shows when the link is read or kicked; nothing more arrives then.
         let arrived = self.poll(&mut state).and_then(|_| state.outbound.has_arrived());
         arrived.unwrap_or(true) || state.failure.is_some() || state.ended.is_some()
+    }
+
+    /// A device notices only after its retries that the queue pair of the peer is gone.
+    fn has_ended(&self) -> bool {
+        has_hung_up(self.socket.fd())
     }
 
     fn close(&self, both: bool) {
