@@ -118,8 +118,8 @@ impl Engine {
 struct Unheard;
 
 impl Sink for Unheard {
-    fn frame(&mut self, _: Head, _: &[u8]) -> Result<bool> {
-        Ok(true)
+    fn frame(&mut self, _: Head, _: &[u8]) -> Result<()> {
+        Ok(())
     }
 
     fn begin(&mut self, _: Head) -> Result<()> {

@@ -9,7 +9,7 @@ use super::keys;
 use super::mappings::Place;
 use super::serving;
 use super::tcp::{Inbound, Scratch};
-use super::verbs::{self, Header, Offer, Taken};
+use super::verbs::{self, Header, Offer};
 use super::wire::{Landing, Sink};
 use crate::error::Result;
 use crate::net::fuzzing::Recorded;
@@ -39,20 +39,20 @@ pub fn message_frames(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A stream of frames in the packets of a queue pair: the first byte says how many bytes of it a packet has, the second how many frames
-/// are given at a time. The same frames must come out of one packet, also where each is refused once.
+/// are given at a time. The same frames must come out of one packet.
 pub fn message_packets(bytes: &[u8]) -> Option<Vec<u8>> {
     let ([cut, most], stream) = bytes.split_first_chunk()?;
-    let decode = |packet: usize, most: usize, reluctant: bool| {
+    let decode = |packet: usize, most: usize| {
         let mut inbound = verbs::Inbound::new(8 << 10);
-        let mut frames = Frames { reluctant, ..Frames::default() };
+        let mut frames = Frames::default();
         for packet in stream.chunks(packet) {
-            // Every call takes something, or has it refused.
-            while inbound.take(packet, most, &mut frames).ok()?.1 != Taken::All {}
+            // Every call takes something.
+            while !inbound.take(packet, most, &mut frames).ok()?.1 {}
         }
         (frames.whole.len() == stream.len() && frames.left == 0).then_some(frames.whole)
     };
-    let whole = decode(usize::from(*cut).max(1), usize::from(*most).max(1), true);
-    assert_eq!(whole, decode(stream.len().max(1), usize::MAX, false), "packets change nothing");
+    let whole = decode(usize::from(*cut).max(1), usize::from(*most).max(1));
+    assert_eq!(whole, decode(stream.len().max(1), usize::MAX), "packets change nothing");
     Some([&[*cut, *most], &whole?[..]].concat())
 }
 
@@ -127,25 +127,18 @@ struct Frames {
     /// The body that is landing, and how much of it is missing.
     landing: Vec<u8>,
     left: usize,
-    /// Each frame is refused once.
-    reluctant: bool,
-    refused: bool,
 }
 
 impl Sink for Frames {
-    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<()> {
         assert!(self.left == 0 && head.length as usize == body.len());
-        self.refused = self.reluctant && !self.refused;
-        if self.refused {
-            return Ok(false);
-        }
         self.whole.extend(head.encode());
         if head.operation == Operation::Data && !wanted(head) {
             self.whole.extend(body.iter().map(|_| 0));
         } else {
             self.whole.extend(body);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn begin(&mut self, head: Head) -> Result<()> {

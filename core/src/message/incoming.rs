@@ -227,12 +227,12 @@ impl<'a> Incoming<'a> {
 }
 
 impl Sink for Incoming<'_> {
-    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<()> {
         self.line.check(head)?;
         if self.line.has_left() {
             // Another thread of the peer was sending when it said goodbye: the message is lost with the peer.
             self.line.count();
-            return Ok(true);
+            return Ok(());
         }
         match head.operation {
             Operation::Message => self.message(head, body, None)?,
@@ -249,8 +249,7 @@ impl Sink for Incoming<'_> {
             Operation::Unknown => self.member.unknown.add(self.member.rank, head.kind),
         }
         self.line.count();
-        // There is always room: each side sends no more messages than it has credit for.
-        Ok(true)
+        Ok(())
     }
 
     fn begin(&mut self, head: Head) -> Result<()> {

@@ -37,7 +37,7 @@ pub(super) trait Wire: Send + Sync + fmt::Debug {
     /// thread sleeps. True if nothing is left.
     fn kick(&self) -> Result<bool>;
 
-    /// Gives frames that have arrived, in order, to `sink`, until it refuses one or a fair share has been given. Returns how
+    /// Gives frames that have arrived, in order, to `sink`, until a fair share has been given. Returns how
     /// many it gave, parts of data frames included: 0 means that there was nothing. One thread at a time calls it.
     fn pull(&self, sink: &mut dyn Sink) -> Result<usize>;
 
@@ -111,9 +111,8 @@ pub(super) trait Wire: Send + Sync + fmt::Debug {
 
 /// Takes what a wire has brought.
 pub(super) trait Sink {
-    /// Takes one whole frame. False: there is no room for it now; the wire keeps it and gives it again at the next pull.
-    /// An error ends the link.
-    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool>;
+    /// Takes one whole frame. There is always room: each side sends no more messages than it has credit for. An error ends the link.
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<()>;
 
     /// Begins a [`Data`](super::head::Operation::Data) frame whose body a wire receives in place, instead of giving the frame whole.
     fn begin(&mut self, head: Head) -> Result<()>;

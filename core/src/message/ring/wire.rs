@@ -179,9 +179,7 @@ impl Wire for RingWire {
                 let text = format!("a head states {} bytes, its frame has {len}", head.length);
                 return Err(Error::new(ErrorKind::Remote, "recv", text));
             }
-            if !sink.frame(head, frame.body)? {
-                return Ok(taken);
-            }
+            sink.frame(head, frame.body)?;
             taken += 1;
             if receiver.consumer.pop(&self.inbound, len) {
                 self.wake_peer();

@@ -37,20 +37,13 @@ impl Default for Scratch {
 
 #[derive(Debug, Default)]
 pub(in crate::message) struct Inbound {
-    /// Bytes that were received and are no whole frame yet, or that the sink had no room for.
+    /// Bytes that were received and are no whole frame yet.
     rest: Vec<u8>,
     /// A data frame that has begun, and how much of its body has landed.
     body: Option<(Head, usize)>,
-    /// The sink refused the first frame of `rest`.
-    refused: bool,
 }
 
 impl Inbound {
-    /// Whether there may be whole frames for which nothing needs to be received.
-    pub(super) fn has_frames(&self) -> bool {
-        self.refused
-    }
-
     /// As [`Wire::pull`](crate::message::wire::Wire::pull).
     pub(in crate::message) fn pull(
         &mut self,
@@ -62,29 +55,17 @@ impl Inbound {
         let (mut filled, mut given) = (self.rest.len(), 0);
         scratch[..filled].copy_from_slice(&self.rest);
         self.rest.clear();
-        let mut last = false;
         for _ in 0..TURNS {
+            let received = self.receive(raw, &mut scratch[filled..], sink)?;
+            let Some((landed, came, drained)) = received else { break };
+            filled += came;
             let (used, count) = self.parse(&scratch[..filled], sink)?;
-            given += count;
+            given += usize::from(landed) + count;
             scratch.copy_within(used..filled, 0);
             filled -= used;
-            if self.refused || last {
+            if drained {
                 break;
             }
-            match self.receive(raw, &mut scratch[filled..], sink)? {
-                None => break,
-                Some((landed, came, drained)) => {
-                    given += usize::from(landed);
-                    filled += came;
-                    last = drained;
-                }
-            }
-        }
-        if !self.refused {
-            let (used, count) = self.parse(&scratch[..filled], sink)?;
-            given += count;
-            scratch.copy_within(used..filled, 0);
-            filled -= used;
         }
         self.rest.extend_from_slice(&scratch[..filled]);
         if self.rest.is_empty() && self.rest.capacity() > 0 {
@@ -140,7 +121,6 @@ impl Inbound {
     /// Gives the frames at the beginning of `bytes` to `sink`. Returns how many bytes were used and how many frames given.
     fn parse(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Result<(usize, usize)> {
         let (mut used, mut given) = (0, 0);
-        self.refused = false;
         while self.body.is_none() {
             let Some(head) = bytes[used..].first_chunk() else { break };
             let head = Head::decode(head, MAX_BODY as u32)?;
@@ -150,10 +130,7 @@ impl Inbound {
                 return Err(WireError::TooLong { length: length as u64, limit: MAX_WHOLE as u64 }.into());
             }
             if let Some(body) = rest.get(..length) {
-                if !sink.frame(head, body)? {
-                    self.refused = true;
-                    break;
-                }
+                sink.frame(head, body)?;
                 used += Head::BYTES + length;
             } else if head.operation == Operation::Data && length >= IN_PLACE {
                 // The part of the frame that has come is copied; the rest is received in place.
@@ -197,8 +174,8 @@ mod tests {
     }
 
     impl Sink for Place {
-        fn frame(&mut self, _: Head, _: &[u8]) -> Result<bool> {
-            Ok(true)
+        fn frame(&mut self, _: Head, _: &[u8]) -> Result<()> {
+            Ok(())
         }
 
         fn begin(&mut self, head: Head) -> Result<()> {

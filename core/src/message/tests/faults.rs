@@ -153,7 +153,7 @@ struct Filter<'a> {
 }
 
 impl Sink for Filter<'_> {
-    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<()> {
         let fault = lock(self.state).next();
         match fault {
             None => self.sink.frame(head, body),
@@ -162,7 +162,7 @@ impl Sink for Filter<'_> {
                 self.sink.frame(head, body)
             }
             Some(Fault::Cut) => Err(Error::new(ErrorKind::PeerLost, "recv", "cut on purpose")),
-            Some(Fault::Lose) => Ok(true),
+            Some(Fault::Lose) => Ok(()),
             Some(Fault::Repeat) => {
                 self.sink.frame(head, body)?;
                 self.sink.frame(head, body)

@@ -21,25 +21,12 @@ pub(in crate::message) struct Inbound {
     partial: Vec<u8>,
     /// A data frame whose body is received in place, and how much of it has come.
     landing: Option<(Head, usize)>,
-    /// The sink had no room for the frame in `partial`.
-    refused: bool,
-}
-
-/// How far [`Inbound::take`] came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::message) enum Taken {
-    /// The packet is used up.
-    All,
-    /// The sink refused a frame.
-    Refused,
-    /// So many frames were given as were allowed.
-    Enough,
 }
 
 impl Inbound {
     /// A reader that takes bodies of up to `longest` bytes.
     pub(in crate::message) fn new(longest: usize) -> Self {
-        Self { at: 0, longest, partial: Vec::new(), landing: None, refused: false }
+        Self { at: 0, longest, partial: Vec::new(), landing: None }
     }
 
     /// Gives the frames in `stream`, the stream's bytes in the packet in front, to `sink`: at most `most`, parts included. Returns how many,
@@ -49,47 +36,42 @@ impl Inbound {
         stream: &[u8],
         most: usize,
         sink: &mut dyn Sink,
-    ) -> Result<(usize, Taken)> {
+    ) -> Result<(usize, bool)> {
         let mut given = 0;
         while given < most {
             let rest = &stream[self.at..];
-            let taken = if std::mem::take(&mut self.refused) {
-                self.whole(sink)?
-            } else if rest.is_empty() {
+            if rest.is_empty() {
                 self.at = 0;
-                return Ok((given, Taken::All));
-            } else if let Some((head, done)) = self.landing {
+                return Ok((given, true));
+            }
+            if let Some((head, done)) = self.landing {
                 self.land(head, done, rest, sink)?;
-                true
             } else if self.partial.is_empty() {
-                self.next(rest, sink)?
+                self.next(rest, sink)?;
             } else {
-                self.gather(rest, sink)?
-            };
-            if !taken {
-                return Ok((given, Taken::Refused));
+                self.gather(rest, sink)?;
             }
             given += 1;
         }
-        Ok((given, Taken::Enough))
+        Ok((given, false))
     }
 
-    /// The frame that begins here. False if the sink refuses it.
+    /// The frame that begins here.
     #[inline]
-    fn next(&mut self, rest: &[u8], sink: &mut dyn Sink) -> Result<bool> {
+    fn next(&mut self, rest: &[u8], sink: &mut dyn Sink) -> Result<()> {
         if let Some(head) = rest.first_chunk() {
             let head = self.decode(head)?;
             if let Some(body) = rest[Head::BYTES..].get(..head.length as usize) {
-                let taken = sink.frame(head, body)?;
-                self.at += if taken { Head::BYTES + body.len() } else { 0 };
-                return Ok(taken);
+                sink.frame(head, body)?;
+                self.at += Head::BYTES + body.len();
+                return Ok(());
             }
         }
         self.gather(rest, sink)
     }
 
-    /// Keeps what there is of a frame that is not whole yet, and gives it once it is. False if the sink refuses it.
-    fn gather(&mut self, rest: &[u8], sink: &mut dyn Sink) -> Result<bool> {
+    /// Keeps what there is of a frame that is not whole yet, and gives it once it is.
+    fn gather(&mut self, rest: &[u8], sink: &mut dyn Sink) -> Result<()> {
         let mut used = 0;
         if self.partial.len() < Head::BYTES {
             used = rest.len().min(Head::BYTES - self.partial.len());
@@ -97,31 +79,28 @@ impl Inbound {
             self.at += used;
         }
         if self.partial.len() < Head::BYTES {
-            return Ok(true);
+            return Ok(());
         }
         let head = self.head()?;
         if head.operation == Operation::Data && head.length > 0 && self.partial.len() == Head::BYTES {
             sink.begin(head)?;
             self.partial.clear();
             self.landing = Some((head, 0));
-            return Ok(true);
+            return Ok(());
         }
         let more = self.wanted()?.min(rest.len() - used);
         self.partial.extend_from_slice(&rest[used..used + more]);
         self.at += more;
-        if self.wanted()? > 0 { Ok(true) } else { self.whole(sink) }
+        if self.wanted()? > 0 { Ok(()) } else { self.whole(sink) }
     }
 
     /// Gives the frame that was gathered.
-    fn whole(&mut self, sink: &mut dyn Sink) -> Result<bool> {
+    fn whole(&mut self, sink: &mut dyn Sink) -> Result<()> {
         let head = self.head()?;
-        self.refused = !sink.frame(head, &self.partial[Head::BYTES..])?;
-        if self.refused {
-            return Ok(false);
-        }
+        sink.frame(head, &self.partial[Head::BYTES..])?;
         self.partial.clear();
         self.partial.shrink_to(KEPT);
-        Ok(true)
+        Ok(())
     }
 
     /// Lands the next bytes of a data frame.

@@ -43,10 +43,7 @@ pub(super) use nic::{Choice, Nic};
 pub(super) use offer::Offer;
 pub(super) use wire::VerbsWire;
 #[cfg(feature = "fuzzing")]
-pub(super) use {
-    inbound::{Inbound, Taken},
-    packet::Header,
-};
+pub(super) use {inbound::Inbound, packet::Header};
 
 /// Bytes of a packet, its header included.
 const PACKET: usize = 2048;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::credits::{Credits, RECEIVES};
 use super::draft::{Parts, VerbsLink};
-use super::inbound::{Inbound, Taken};
+use super::inbound::Inbound;
 use super::memory::Slots;
 use super::nic::Nic;
 use super::outbound::Outbound;
@@ -315,9 +315,9 @@ impl Wire for VerbsWire {
             let packet = unsafe { self.slots.bytes(slot, Header::BYTES + length) };
             let outcome = inbound.take(&packet[Header::BYTES..], SHARE - given, sink);
             state = lock(&self.state);
-            let (count, taken) = outcome.map_err(|error| state.fail(error))?;
+            let (count, is_used_up) = outcome.map_err(|error| state.fail(error))?;
             given += count;
-            if taken != Taken::All {
+            if !is_used_up {
                 return Ok(given);
             }
             self.give_back(&mut state)?;

@@ -176,23 +176,6 @@ fn a_burst_takes_few_receives() {
 }
 
 #[test]
-fn a_refused_frame_stays() {
-    for size in [1, 5000] {
-        let [one, two] = pair();
-        let (a, b) = (body(size), body(size + 1));
-        assert!(push(&one, head(1, &a), &a) && push(&one, head(2, &b), &b));
-        let mut kept = Kept { room: Some(0), ..Kept::default() };
-        for _ in 0..10 {
-            two.pull(&mut kept).unwrap();
-        }
-        assert!(kept.frames.is_empty());
-        kept.room = None;
-        pull(&two, &mut kept, 2);
-        assert_eq!((&kept.frames[0].1, &kept.frames[1].1), (&a, &b));
-    }
-}
-
-#[test]
 fn long_data_lands_in_place() {
     let [one, two] = pair();
     let (data, other) = (body(8000), body(10));

@@ -107,22 +107,17 @@ pub(super) fn pair() -> [VerbsWire; 2] {
     pair_of(8 << 10)
 }
 
-/// Keeps frames, as many as there is room for. Data that comes in parts is put together.
+/// Keeps frames. Data that comes in parts is put together.
 #[derive(Default)]
 pub(super) struct Kept {
     frames: Vec<(Head, Vec<u8>)>,
-    room: Option<usize>,
     parts: usize,
 }
 
 impl Sink for Kept {
-    fn frame(&mut self, head: Head, body: &[u8]) -> Result<bool> {
-        let taken = self.room != Some(0);
-        if taken {
-            self.room = self.room.map(|room| room - 1);
-            self.frames.push((head, body.to_vec()));
-        }
-        Ok(taken)
+    fn frame(&mut self, head: Head, body: &[u8]) -> Result<()> {
+        self.frames.push((head, body.to_vec()));
+        Ok(())
     }
 
     fn begin(&mut self, head: Head) -> Result<()> {
