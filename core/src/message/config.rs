@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::verbs::{Choice, Nic};
 use super::wire::Wire;
-use crate::env::{Env, Selection};
+use crate::env::{Env, SHORTEST_PEER_TIMEOUT, Selection};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::net::{Layer, Network, Secret};
@@ -213,7 +213,7 @@ impl MessengerConfig {
     }
 
     /// For how long a peer's host may leave the system without an answer before the peer counts as lost; 10 s, kept to about a
-    /// second. `None`: as long as the operating system says, often a quarter of an hour. A process that dies is noticed at once in
+    /// second, at least 1.25 s. `None`: as long as the operating system says, often a quarter of an hour. A process that dies is noticed at once in
     /// either case; one that is slow, or stopped, is not lost.
     #[must_use]
     pub fn with_peer_timeout(mut self, timeout: Option<Duration>) -> Self {
@@ -264,6 +264,10 @@ impl MessengerConfig {
             ("reads", limits.reads, 1),
             ("reads asked for at a time", limits.read_depth, 1),
         ];
+        if let Some(timeout) = self.peer_timeout.filter(|timeout| *timeout < SHORTEST_PEER_TIMEOUT) {
+            let least = SHORTEST_PEER_TIMEOUT.as_secs_f64();
+            return wrong(format!("the peer timeout is {least} seconds or more, or none, not {timeout:?}"));
+        }
         match least.into_iter().find(|(_, value, least)| value < least) {
             Some((what, value, least)) => wrong(format!("{what}: at least {least}, not {value}")),
             None => Ok(()),
@@ -347,6 +351,21 @@ mod tests {
         assert!(
             MessengerConfig::default().with_inline(257).check().unwrap_err().message().contains("not of 257")
         );
+    }
+
+    #[test]
+    fn peers_have_time_to_answer() {
+        let check = |timeout| MessengerConfig::default().with_peer_timeout(timeout).check();
+        for timeout in [None, Some(SHORTEST_PEER_TIMEOUT), Some(Duration::MAX)] {
+            check(timeout).unwrap();
+        }
+        for timeout in [Duration::ZERO, SHORTEST_PEER_TIMEOUT - Duration::from_nanos(1)] {
+            let error = check(Some(timeout)).unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::InvalidUsage && error.message().contains("1.25 seconds"),
+                "{error}"
+            );
+        }
     }
 
     /// A message of that length would never be sent.

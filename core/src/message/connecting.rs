@@ -130,11 +130,11 @@ impl Core {
         };
         let raw = stream.into_raw();
         let handshake = Handshake::begin(&self.engine.hub, address.rank, address.generation);
-        let made = RingMemory::create(self.me.eager as usize)?;
+        let made = RingMemory::for_rank(address.rank, self.me.eager as usize);
         let heard = self
-            .introduce(&*raw, handshake.life, Some(&made), None, address, deadline)
+            .introduce(&*raw, handshake.life, made.as_ref(), None, address, deadline)
             .map_err(|error| error.with_peer(address.rank))?;
-        let rings = heard.ring.map(|outbound| Rings { inbound: made.0, outbound });
+        let rings = made.zip(heard.ring).map(|((inbound, _), outbound)| Rings { inbound, outbound });
         let carrier = rings.map_or(Carrier::Socket, Carrier::Rings);
         self.establish(heard.hello, handshake, raw, carrier, false).map(Some)
     }

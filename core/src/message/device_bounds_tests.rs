@@ -115,7 +115,7 @@ fn a_read_into_a_device_has_few_bytes_on_their_way() {
     let mut step = |transfers: &mut Transfers| {
         let mut issue = |_, part: Part| {
             parts.push(part.into);
-            parts.len() as u32
+            parts.len() as u64
         };
         transfers.step(false, &|| Error::usage("read", "revoked"), &mut issue, &mut Vec::new());
         parts.len()

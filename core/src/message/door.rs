@@ -94,10 +94,7 @@ impl Door {
         }
         let is_meant = hello.meant == self.me.generation;
         let verdict = if is_meant { Verdict::Taken } else { Verdict::OtherGeneration };
-        let made = match outbound {
-            Some(_) => Some(RingMemory::create(self.me.eager as usize)?),
-            None => None,
-        };
+        let made = outbound.as_ref().and_then(|_| RingMemory::for_rank(hello.rank, self.me.eager as usize));
         let queue_pair = offer.filter(|_| is_meant).and_then(|offer| self.meet(hello.rank, offer));
         let Some(handshake) = (self.answer)(&hello) else {
             return Err(Error::new(crate::ErrorKind::Stopped, "listen", "the messenger was closed"));
@@ -214,6 +211,7 @@ mod tests {
     use crate::ErrorKind;
     use crate::message::credit::Amount;
     use crate::message::hub::Hub;
+    use crate::message::ring::tests::NO_MEMORY;
     use crate::message::{Address, Messenger, MessengerConfig, Secret};
     use crate::net::{Address as Socket, Listener, Network, purpose};
     use crate::sync::AtomicUsize;
@@ -240,10 +238,11 @@ mod tests {
     /// A door, how many it has welcomed, and rank 1, which has connected to it.
     fn door() -> (Door, Arc<AtomicUsize>, Box<dyn RawStream>) {
         let network = Network::new(Secret::from_bytes([3; 32]));
-        let mut listener = listen(&network, 0);
-        let Socket::Tcp(at) = *listener.address() else { panic!("a TCP socket") };
+        let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: 0, to: Claims::ANY };
+        let mut listener = network.listen_unix(claims).unwrap();
+        let Socket::Unix(at) = listener.address().clone() else { panic!("a unix socket") };
         let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: 1, to: 0 };
-        let client = std::thread::spawn(move || network.connect_tcp(&[at], claims, SOON.into()).unwrap());
+        let client = std::thread::spawn(move || network.connect_unix(&at, claims, SOON.into()).unwrap());
         let welcomed = Arc::new(AtomicUsize::new(0));
         let count = welcomed.clone();
         let hub = Arc::new(Hub::new(MessengerConfig::default().limits, 5).unwrap());
@@ -304,11 +303,29 @@ mod tests {
         let (door, welcomed, raw) = door();
         assert_eq!(raw.write(&of_version(9), &[]).unwrap(), 6);
         assert_eq!(settle(&door, &welcomed), 0);
+        assert_eq!(answer(&*raw), ME);
+    }
+
+    /// What the door has answered.
+    fn answer(raw: &dyn RawStream) -> Hello {
         let (mut answer, mut done) = ([0; Hello::BYTES], 0);
         while done < answer.len() {
             done += raw.read(&mut answer[done..], &mut Vec::new()).unwrap();
         }
-        assert_eq!(Hello::decode(&answer), Ok(ME));
+        Hello::decode(&answer).unwrap()
+    }
+
+    #[test]
+    fn without_memory_for_a_ring_frames_go_over_the_socket() {
+        for has_memory in [true, false] {
+            let (door, welcomed, raw) = door();
+            let made = RingMemory::create(100).unwrap();
+            assert!((Hello { rank: 1, generation: 6, meant: 5, ..ME }).send(&*raw, Some(&made), None));
+            NO_MEMORY.set(!has_memory);
+            assert_eq!(settle(&door, &welcomed), 1);
+            NO_MEMORY.set(false);
+            assert_eq!(answer(&*raw).ring > 0, has_memory);
+        }
     }
 
     #[test]

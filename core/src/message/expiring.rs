@@ -29,7 +29,7 @@ impl Member {
                 let mut reads = lock(&line.reads);
                 // Those into devices end in a turn, when their devices write nothing more.
                 let has_late = reads.expire_transfers();
-                let late: Vec<(u32, bool)> = reads
+                let late: Vec<(u64, bool)> = reads
                     .expire()
                     .into_iter()
                     .map(|(id, finished, asked)| {
@@ -48,7 +48,7 @@ impl Member {
             };
             for (id, _) in late.into_iter().filter(|(_, asked)| *asked) {
                 // If the link is gone, nothing comes either.
-                let _ = self.tell(&line, Operation::Cancel, 0, id, &[]);
+                let _ = self.tell(&line, Operation::Cancel, 0, id as u32, &[]);
             }
             let (has_ended, long_due) = {
                 let mut offers = lock(&line.offers);

@@ -30,7 +30,7 @@ pub(super) struct Fetches {
 #[derive(Clone, Copy)]
 struct Asked {
     /// The read that it is for. It may have been cancelled meanwhile.
-    id: u32,
+    id: u64,
     token: Token,
     /// Whether the address of an end of a pair went with it, so that the answer brings another.
     with_pair: bool,
@@ -122,7 +122,7 @@ impl Fetches {
 
     /// The owner's answer for read `id`.
     pub(super) fn answered(&mut self, id: u32, key: Option<Key>, device: &dyn OneSided) -> Result<()> {
-        let Some(Asked { token, with_pair, .. }) = self.asked.take_if(|asked| asked.id == id) else {
+        let Some(Asked { token, with_pair, .. }) = self.asked.take_if(|asked| asked.id as u32 == id) else {
             return Err(broken(format!("a key for read {id}, for which nobody asked")));
         };
         let pair = key.and_then(|key| key.pair);

@@ -206,7 +206,7 @@ impl Messenger {
     /// made it. Any thread may call it; others go on meanwhile.
     ///
     /// # Errors
-    /// `PeerLost` if nobody answers there, or if it has been restarted since: then it has another address. `Authentication` if it has
+    /// `InvalidUsage` for the messenger's own rank. `PeerLost` if nobody answers there, or if it has been restarted since: then it has another address. `Authentication` if it has
     /// another secret or speaks another version, also where another job has got the port of one that ended. `Timeout`. `Remote` if it
     /// refuses: it has as many connections as it takes, in all or from this rank, for instance while earlier ones are still ending.
     pub fn connect(&self, address: &Address, deadline: impl Into<Deadline>) -> Result<Peer> {

@@ -17,18 +17,18 @@ pub(super) type Completion = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 /// A read that has ended, before its completion has run.
 pub(super) struct Finished {
-    pub(super) id: u32,
+    pub(super) id: u64,
     pub(super) completion: Completion,
     pub(super) outcome: Result<Vec<u8>>,
     /// The read into a device that it is a part of.
-    pub(super) transfer: Option<u32>,
+    pub(super) transfer: Option<u64>,
     /// The memory into which it went, unless that was a vector, and its place: dropped before the completion runs, with no lock held.
     pub(super) target: Option<(Box<dyn ReadTarget>, Option<Placing>)>,
 }
 
 /// A read under way.
 pub(super) struct Reading {
-    pub(super) id: u32,
+    pub(super) id: u64,
     pub(super) token: Token,
     pub(super) offset: u64,
     /// The place for the bytes; moves to `landing` with the first of them.
@@ -42,7 +42,7 @@ pub(super) struct Reading {
     pub(super) way: Way,
     pub(super) deadline: Deadline,
     /// The read into a device that this is a part of.
-    pub(super) transfer: Option<u32>,
+    pub(super) transfer: Option<u64>,
     /// `None` once it was told early: cancelled, or too late.
     pub(super) completion: Option<Completion>,
 }
@@ -107,7 +107,7 @@ impl Reading {
 
 /// The read to which data comes, which must be `id`.
 pub(super) fn oldest(queue: &mut Queue, asked: usize, id: u32) -> Result<&mut Reading> {
-    let reading = queue.front_mut().filter(|reading| asked > 0 && reading.id == id);
+    let reading = queue.front_mut().filter(|reading| asked > 0 && reading.id as u32 == id);
     reading.ok_or_else(|| broken(format!("an answer to read {id}, which is not the next one to be answered")))
 }
 

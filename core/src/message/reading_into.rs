@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 impl Reads {
     /// Queues a read into the memory of a device, or into shared memory; returns its number.
-    pub(super) fn add_transfer(&mut self, transfer: Transfer) -> u32 {
+    pub(super) fn add_transfer(&mut self, transfer: Transfer) -> u64 {
         let id = self.begin(transfer.deadline);
         self.transfers.add(Transfer { id, ..transfer });
         id
@@ -31,7 +31,7 @@ impl Reads {
         let mut given_up = Vec::new();
         let mut issue = |transfer, part: Part| {
             let id = *next;
-            *next = next.wrapping_add(1);
+            *next += 1;
             let Part { token, offset, into, length, placing, maps: asks } = part;
             let may_map = asks || (*maps && token.shared && !token.device);
             queue.push_back(Reading {
@@ -83,7 +83,7 @@ impl Reads {
     }
 
     /// Gives up parts of a read into a device that has failed. Their owner is not told: it is not much.
-    fn drop_parts(&mut self, parts: Vec<u32>) {
+    fn drop_parts(&mut self, parts: Vec<u64>) {
         for id in parts {
             let why = Error::new(ErrorKind::Aborted, "read", "the read that it is a part of has failed");
             drop(self.cancel(id, why));
@@ -101,7 +101,7 @@ impl Reads {
         let Some(reading) = self.queue.pop_front() else { return Ok(None) };
         match handed {
             Some(handed) if reading.completion.is_some() => {
-                self.transfers.handed(transfer, id, handed);
+                self.transfers.handed(transfer, reading.id, handed);
                 Ok(None)
             }
             // As if the owner had answered with data, of which there is none.
@@ -110,7 +110,7 @@ impl Reads {
     }
 
     /// Gives up read `id` into a device, if it has not ended: it ends when the device writes nothing more, with `why`. False if it has.
-    pub(super) fn cancel_transfer(&mut self, id: u32, why: Error) -> bool {
+    pub(super) fn cancel_transfer(&mut self, id: u64, why: Error) -> bool {
         let is_open = self.transfers.is_open(id);
         let parts = self.transfers.give_up(id, why);
         self.drop_parts(parts);

@@ -25,7 +25,8 @@ use crate::wire::Writer;
 /// The reads of one link.
 #[derive(Default)]
 pub(super) struct Reads {
-    pub(super) next: u32,
+    /// Number of the next one. Frames have the lower half, which starts over: few are under way at a time.
+    pub(super) next: u64,
     pub(super) queue: Queue,
     /// How many at the front of the queue the owner has been asked for.
     pub(super) asked: usize,
@@ -65,7 +66,7 @@ impl Reads {
         into: Vec<u8>,
         deadline: Deadline,
         completion: Completion,
-    ) -> u32 {
+    ) -> u64 {
         let id = self.begin(deadline);
         let way = Way::new(
             self.maps && token.shared && !token.device,
@@ -114,9 +115,9 @@ impl Reads {
     }
 
     /// The number of a new read with a deadline.
-    pub(super) fn begin(&mut self, deadline: Deadline) -> u32 {
+    pub(super) fn begin(&mut self, deadline: Deadline) -> u64 {
         let id = self.next;
-        self.next = self.next.wrapping_add(1);
+        self.next += 1;
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
         id
     }
@@ -159,7 +160,7 @@ impl Reads {
             w.u64(reading.offset + reading.got as u64).u64((reading.length - reading.got) as u64);
             let pair = pair.flatten();
             pair.iter().for_each(|pair| pair.encode(&mut w));
-            if !push(operation, reading.id, w.as_bytes())? {
+            if !push(operation, reading.id as u32, w.as_bytes())? {
                 return Ok(false);
             }
             if operation == Operation::Fetch {
@@ -366,7 +367,7 @@ impl Reads {
     }
 
     /// Gives up read `id`, if it has not ended. True besides if the owner has been asked for it.
-    pub(super) fn cancel(&mut self, id: u32, why: Error) -> Option<(Finished, bool)> {
+    pub(super) fn cancel(&mut self, id: u64, why: Error) -> Option<(Finished, bool)> {
         let index = self.queue.iter().position(|reading| reading.id == id)?;
         let completion = self.queue[index].completion.take()?;
         let transfer = self.queue[index].transfer;
@@ -383,13 +384,13 @@ impl Reads {
     }
 
     /// The reads whose deadline has passed; of each whether the owner has been asked for it.
-    pub(super) fn expire(&mut self) -> Vec<(u32, Finished, bool)> {
+    pub(super) fn expire(&mut self) -> Vec<(u64, Finished, bool)> {
         if self.due.is_none_or(|due| !due.expired()) {
             return Vec::new();
         }
         let is_open = |reading: &&Reading| reading.completion.is_some() && reading.transfer.is_none();
         let open = || self.queue.iter().filter(is_open);
-        let late: Vec<u32> =
+        let late: Vec<u64> =
             open().filter(|reading| reading.deadline.expired()).map(|reading| reading.id).collect();
         let due = open().filter(|reading| !late.contains(&reading.id)).map(|reading| reading.deadline);
         self.due = due.chain(self.transfers.deadline()).min();

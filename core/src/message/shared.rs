@@ -102,7 +102,9 @@ impl SharedMemory {
     /// # Errors
     /// `System` if there is no room, or no descriptor left.
     pub fn allocate(length: usize) -> Result<Self> {
-        let Some(whole) = length.checked_add(HEADER) else {
+        // No memory is longer than `isize::MAX` bytes, in whole pages.
+        let most = isize::MAX as usize - (1 << 16);
+        let Some(whole) = length.checked_add(HEADER).filter(|whole| *whole <= most) else {
             return Err(Error::usage("allocate", format!("{length} bytes are more than memory can have")));
         };
         let place = Place::take();
@@ -296,6 +298,8 @@ mod tests {
         let empty = SharedMemory::allocate(0).unwrap();
         assert!(empty.is_empty() && empty.write(0, &[]).is_ok() && empty.write(0, &[1]).is_err());
         assert!(SharedMemory::allocate(usize::MAX).is_err() && SharedMemory::allocate(1 << 60).is_err());
+        let error = SharedMemory::allocate(isize::MAX as usize).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidUsage, "{error}");
     }
 
     #[test]

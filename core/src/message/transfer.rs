@@ -21,7 +21,7 @@ const MAX_COPIES: usize = 2;
 
 /// A read into the memory of a device, or into shared memory.
 pub(super) struct Transfer {
-    pub(super) id: u32,
+    pub(super) id: u64,
     pub(super) token: Token,
     pub(super) offset: u64,
     pub(super) deadline: Deadline,
@@ -41,7 +41,7 @@ pub(super) struct Open {
     /// Its owner has checked the token, or is about to.
     pub(super) asked: bool,
     /// Its parts in the queue of reads: the number of each, and the place of its bytes.
-    pub(super) parts: Vec<(u32, usize)>,
+    pub(super) parts: Vec<(u64, usize)>,
     /// Parts that have come, for which no staging memory was free.
     pub(super) come: VecDeque<(usize, Vec<u8>)>,
     pub(super) copies: VecDeque<Box<dyn Underway>>,
@@ -93,7 +93,7 @@ impl Open {
     }
 
     /// Keeps why it failed, if it had not; returns the numbers of its parts.
-    pub(super) fn fail(&mut self, why: Error) -> Vec<u32> {
+    pub(super) fn fail(&mut self, why: Error) -> Vec<u64> {
         if self.failed.is_none() {
             (self.failed, self.failed_at) = (Some(why), Some(Instant::now()));
         }

@@ -77,7 +77,7 @@ impl Failed {
             {
                 std::thread::yield_now();
             }
-            while self.held.front().is_some_and(|held| is_before(held.id, open.transfer.id)) {
+            while self.held.front().is_some_and(|held| held.id < open.transfer.id) {
                 ended.extend(self.held.pop_front());
             }
             open.failed = open.failed.or_else(|| Some(why.clone().of("read")));
@@ -91,11 +91,6 @@ impl Failed {
 /// Until when links that end now wait for copies of their devices, all of them together.
 pub(super) fn settled() -> Deadline {
     Deadline::after(SETTLES)
-}
-
-/// Whether read `one` was begun before read `other`; numbers wrap.
-pub(super) fn is_before(one: u32, other: u32) -> bool {
-    one.wrapping_sub(other).cast_signed() < 0
 }
 
 impl Transfers {
@@ -131,12 +126,12 @@ impl Transfers {
     }
 
     /// Whether there is one with the number `id` that was not given up.
-    pub(super) fn is_open(&self, id: u32) -> bool {
+    pub(super) fn is_open(&self, id: u64) -> bool {
         self.open.iter().any(|open| open.transfer.id == id && open.failed.is_none())
     }
 
     /// The ones whose deadline has passed.
-    pub(super) fn late(&self) -> Vec<u32> {
+    pub(super) fn late(&self) -> Vec<u64> {
         let late = |open: &&Open| open.failed.is_none() && open.transfer.deadline.expired();
         self.open.iter().filter(late).map(|open| open.transfer.id).collect()
     }
@@ -152,14 +147,14 @@ impl Transfers {
 
     /// Gives read `id` up because of `why`. It ends when the device writes nothing more. Returns the numbers of its parts, which nobody
     /// wants any more.
-    pub(super) fn give_up(&mut self, id: u32, why: Error) -> Vec<u32> {
+    pub(super) fn give_up(&mut self, id: u64, why: Error) -> Vec<u64> {
         let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return Vec::new() };
         open.early |= open.failed.is_none();
         open.fail(why)
     }
 
     /// A part of the read `id`, or its request for a handle, has ended.
-    pub(super) fn part_ended(&mut self, id: u32, part: u32, outcome: Result<Vec<u8>>) -> Vec<u32> {
+    pub(super) fn part_ended(&mut self, id: u64, part: u64, outcome: Result<Vec<u8>>) -> Vec<u64> {
         let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return Vec::new() };
         let Some(index) = open.parts.iter().position(|(known, _)| *known == part) else { return Vec::new() };
         let (_, at) = open.parts.swap_remove(index);
@@ -177,7 +172,7 @@ impl Transfers {
     }
 
     /// The owner has answered the request of read `id` for a handle with one.
-    pub(super) fn handed(&mut self, id: u32, part: u32, handed: HandedDevice) {
+    pub(super) fn handed(&mut self, id: u64, part: u64, handed: HandedDevice) {
         let Some(open) = self.open.iter_mut().find(|open| open.transfer.id == id) else { return };
         open.parts.retain(|(known, _)| *known != part);
         let (token, target) = (open.transfer.token, &open.transfer.target);
@@ -212,8 +207,8 @@ impl Transfers {
         &mut self,
         maps: bool,
         revoked: &dyn Fn() -> Error,
-        issue: &mut dyn FnMut(u32, Part) -> u32,
-        given_up: &mut Vec<u32>,
+        issue: &mut dyn FnMut(u64, Part) -> u64,
+        given_up: &mut Vec<u64>,
     ) -> Turn {
         let mut turn = Turn::default();
         let waiting = |open: &Open| open.come.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
@@ -294,14 +289,14 @@ impl Transfers {
     pub(super) fn settle(
         &mut self,
         finished: Option<Finished>,
-        oldest: Option<u32>,
+        oldest: Option<u64>,
         deliver: &mut dyn FnMut(Finished),
     ) {
         if let Some(finished) = finished {
-            if self.open.front().is_none_or(|open| is_before(finished.id, open.transfer.id)) {
+            if self.open.front().is_none_or(|open| finished.id < open.transfer.id) {
                 deliver(finished);
             } else {
-                let at = self.held.partition_point(|held| is_before(held.id, finished.id));
+                let at = self.held.partition_point(|held| held.id < finished.id);
                 self.held.insert(at, finished);
             }
         }
@@ -309,7 +304,7 @@ impl Transfers {
         let mut index = 0;
         while index < self.open.len() {
             let open = &self.open[index];
-            let is_first = || index == 0 && oldest.is_none_or(|oldest| is_before(open.transfer.id, oldest));
+            let is_first = || index == 0 && oldest.is_none_or(|oldest| open.transfer.id < oldest);
             if open.is_over() && (open.early || is_first()) {
                 if index == 0 {
                     self.release(deliver);
@@ -330,7 +325,7 @@ impl Transfers {
     /// Gives the reads that were held back and that come before all that are under way.
     fn release(&mut self, deliver: &mut dyn FnMut(Finished)) {
         while let Some(held) = self.held.front() {
-            if self.open.front().is_some_and(|open| is_before(open.transfer.id, held.id)) {
+            if self.open.front().is_some_and(|open| open.transfer.id < held.id) {
                 break;
             }
             self.held.pop_front().into_iter().for_each(&mut *deliver);

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::reading::{Finished, Queue};
-use super::transfers::{Failed, is_before};
+use super::transfers::Failed;
 use crate::deadline::Deadline;
 use crate::error::Error;
 
@@ -21,12 +21,7 @@ impl Ended {
         let mut all: Vec<Finished> =
             reads.filter_map(|reading| reading.end(Err(why.clone().of("read")))).collect();
         all.extend(transfers.end(&why, settled));
-        // All began within half of the numbers.
-        if let Some(first) =
-            all.iter().map(|finished| finished.id).reduce(|a, b| if is_before(b, a) { b } else { a })
-        {
-            all.sort_by_key(|finished| finished.id.wrapping_sub(first));
-        }
+        all.sort_by_key(|finished| finished.id);
         all
     }
 }

@@ -50,8 +50,16 @@ impl RingMemory {
         // A frame needs a word for every seven, the prefix, and room besides: a third more than itself.
         let bytes = (body + body / 4 + CELL_BYTES) / 3 * 4;
         let cells = (bytes / CELL_BYTES).next_power_of_two().clamp(2 * MIN_CELLS, MAX_CELLS);
+        #[cfg(all(test, not(loom)))]
+        super::tests::creates()?;
         let (mapping, fd) = Segment::create((HEADER_CELLS + cells) * CELL_BYTES)?.into_parts();
         Ok((Self::over(mapping, cells), fd))
+    }
+
+    /// As [`create`](Self::create), for frames from rank `rank`; `None` if the system has none: then the frames go over the socket.
+    pub(in crate::message) fn for_rank(rank: u32, body: usize) -> Option<(Self, OwnedFd)> {
+        let made = Self::create(body);
+        made.inspect_err(|error| log::info!("messages with rank {rank} go over a socket: {error}")).ok()
     }
 
     /// Maps a ring of `cells` cells that the peer has made.

@@ -1,6 +1,6 @@
 //! Links over shared memory, between two ends in one process; and peers that write whatever they like.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +27,16 @@ mod descriptors;
 
 thread_local! {
     static FULL: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+thread_local! {
+    /// Whether this thread makes no memory for rings.
+    pub(in crate::message) static NO_MEMORY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The outcome of making memory, if it fails on purpose.
+pub(super) fn creates() -> Result<()> {
+    if NO_MEMORY.get() { Err(Error::new(ErrorKind::System, "memfd", "on purpose")) } else { Ok(()) }
 }
 
 /// Runs the test's closure when a push has found the ring full, before it asks to be rung.

@@ -26,12 +26,12 @@ impl Liveness {
     /// Has the system look after `raw` while it is idle.
     pub(in crate::message) fn new(raw: &dyn RawStream, timeout: Option<Duration>) -> Self {
         if let Some(timeout) = timeout {
-            let third = (timeout.as_secs() / 3).clamp(1, 10_000) as libc::c_int;
+            let [idle, interval, probes] = keepalive(timeout);
             for (level, name, value) in [
                 (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-                (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third),
-                (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third),
-                (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2),
+                (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle),
+                (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval),
+                (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes),
             ] {
                 set(raw, level, name, value);
             }
@@ -62,6 +62,15 @@ impl Liveness {
         let text = format!("its host has not answered for {since:.0?}");
         Err(Error::new(ErrorKind::PeerLost, "progress", text))
     }
+}
+
+/// After how many idle seconds the system asks for a sign of life, how far the probes are apart, and how many go unanswered until the host
+/// counts as lost: after `timeout` in all, in the whole seconds that the system takes, two at least (tcp(7)).
+fn keepalive(timeout: Duration) -> [libc::c_int; 3] {
+    let whole =
+        timeout.saturating_add(Duration::from_nanos(999_999_999)).as_secs().clamp(2, 30_000) as libc::c_int;
+    let (interval, probes) = ((whole / 3).max(1), if whole > 2 { 2 } else { 1 });
+    [whole - probes * interval, interval, probes]
 }
 
 /// The kernel's `TCP_INFO` of a socket; `None` for one that is not TCP.
@@ -144,12 +153,23 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let connect = || Socket(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let [looked_after, left_alone] = [(); 2].map(|()| connect());
-        Liveness::new(&looked_after, Some(Duration::from_secs(9)));
+        Liveness::new(&looked_after, Some(Duration::from_secs(10)));
         Liveness::new(&left_alone, None);
         let is_on = |socket| option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE) != 0;
         assert!(is_on(&looked_after) && !is_on(&left_alone));
         let tcp = |name| option(&looked_after, libc::IPPROTO_TCP, name);
-        // Idle for a third, and then two probes, each a third before it counts as unanswered.
-        assert_eq!([libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp), [3, 3, 2]);
+        // Idle for 4 s, and then two probes, each 3 s before it counts as unanswered.
+        assert_eq!([libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp), [4, 3, 2]);
+    }
+
+    #[test]
+    fn idle_hosts_have_as_long_as_was_said() {
+        for (timeout, seconds) in [(0, 2), (2000, 2), (2001, 3), (5000, 5), (10_000, 10), (11_000, 11)] {
+            let [idle, interval, probes] = keepalive(Duration::from_millis(timeout));
+            assert!(idle > 0 && interval > 0 && probes > 0);
+            assert_eq!(idle + interval * probes, seconds, "{timeout} ms");
+        }
+        // The system takes no more than 32,767 of each.
+        assert!(keepalive(Duration::MAX).iter().all(|value| *value < 1 << 15));
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::super::carrier::Carrier;
 use super::super::handshake::Handshake;
 use super::super::hello::Hello;
-use super::super::ring::tests::Socket;
+use super::super::ring::tests::{NO_MEMORY, Socket};
 use super::*;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
@@ -349,6 +349,19 @@ fn what_is_on_its_way_to_a_peer_that_has_hung_up_holds_up_no_end() {
     let start = Instant::now();
     peer.close(SOON).unwrap();
     assert!(start.elapsed() < SOON / 3, "{:?}", start.elapsed());
+}
+
+/// Frames go over the socket then.
+#[test]
+fn a_side_without_memory_for_a_ring_connects_all_the_same() {
+    let (a, b) = (messenger(0), messenger(1));
+    let queue = b.queue(1).unwrap();
+    NO_MEMORY.set(true);
+    let peer = a.connect(b.address(), SOON).unwrap();
+    NO_MEMORY.set(false);
+    assert_ne!(peer.transport(), "shared memory");
+    assert_eq!(peer.send(1, b"x").unwrap(), Sent::Done);
+    until(&[&a, &b], || queue.len() == 1);
 }
 
 /// Closing waits for callbacks of the messenger's own threads, but for none that waits for a peer.

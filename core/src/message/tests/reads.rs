@@ -39,6 +39,24 @@ fn any_part_of_exposed_memory_is_read_in_order() {
     }
 }
 
+/// Frames have the lower half of a read's number.
+#[test]
+fn a_handle_names_no_later_read_whose_number_starts_over() {
+    let (a, b) = (messenger(0), messenger(1));
+    let exposed = b.expose(pattern(100)).unwrap();
+    let peer = a.connect(b.address(), SOON).unwrap();
+    let seen = Seen::new();
+    let read = || peer.read(&exposed.token(), 9, vec![0; 5], HOUR, seen.adder()).unwrap().posted().unwrap();
+    let first = read();
+    until(&[&a, &b], || seen.len() == 1);
+    first.skip(u64::from(u32::MAX));
+    let second = read();
+    assert!(!first.cancel(), "it has ended");
+    until(&[&a, &b], || seen.len() == 2);
+    assert!(!second.cancel());
+    assert_eq!(kinds(seen.take()), vec![Ok(pattern(14)[9..].to_vec()); 2]);
+}
+
 #[test]
 fn what_may_not_be_read_is_an_error_of_the_reader() {
     let (a, b) = (messenger(0), messenger(1));
