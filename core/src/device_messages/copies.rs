@@ -63,7 +63,7 @@ impl Copies {
     }
 
     /// Begins to copy `from` to `to`, of the same length, from or to `block` if there is one. Nobody else gets the block before that has
-    /// ended.
+    /// ended. `None` while memory of the device is being freed, for which a copy would wait.
     ///
     /// # Errors
     /// A driver error: then nothing is under way.
@@ -72,7 +72,7 @@ impl Copies {
         to: &DeviceSlice,
         from: &DeviceSlice,
         block: Option<Arc<Block>>,
-    ) -> Result<Copy> {
+    ) -> Result<Option<Copy>> {
         if to.len() != from.len() {
             let text = format!("{} bytes are to be copied to {}", from.len(), to.len());
             return Err(Error::usage("read", text));
@@ -83,7 +83,9 @@ impl Copies {
         let event = Event::new(self.stream.context())?;
         // SAFETY: both slices name memory that their owners keep accessible. The caller has both until this returns, and the list has both
         // owners, and the block, from then on until the copy has ended.
-        unsafe { self.stream.copy_keeping(to.ptr(), from.ptr(), to.len(), []) }?;
+        if !unsafe { self.stream.try_copy(to.ptr(), from.ptr(), to.len()) }? {
+            return Ok(None);
+        }
         // From here on the device may write, so the caller is told of a copy in any case.
         let end = match event.record(&self.stream) {
             Ok(()) => End::Event(event),
@@ -95,7 +97,7 @@ impl Copies {
         let end = Arc::new(end);
         let owners = [to, from].map(|slice| slice.keep_alive().clone());
         lock(&self.lists).under_way.push_back(UnderWay { end: end.clone(), owners, block });
-        Ok(Copy { end })
+        Ok(Some(Copy { end }))
     }
 
     /// Frees the blocks of copies that have ended. Owners of memory stay until somebody [reaps](Self::reap): callers may have locks.

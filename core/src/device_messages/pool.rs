@@ -61,18 +61,18 @@ impl Pool {
         })
     }
 
-    /// Begins to copy `from` to the first bytes of `block`.
-    pub(super) fn fetch(&self, from: &DeviceSlice, block: &Arc<Block>) -> Result<Copy> {
+    /// Begins to copy `from` to the first bytes of `block`; `None` if that cannot be now.
+    pub(super) fn fetch(&self, from: &DeviceSlice, block: &Arc<Block>) -> Result<Option<Copy>> {
         self.outward.begin(&block.slice(from.len())?, from, Some(block.clone()))
     }
 
-    /// Begins to copy the first bytes of `block` to `to`.
-    pub(super) fn store(&self, to: &DeviceSlice, block: Arc<Block>) -> Result<Copy> {
+    /// Begins to copy the first bytes of `block` to `to`; `None` if that cannot be now.
+    pub(super) fn store(&self, to: &DeviceSlice, block: Arc<Block>) -> Result<Option<Copy>> {
         self.inward.begin(to, &block.slice(to.len())?, Some(block))
     }
 
-    /// Begins to copy from the memory of a device to that of one.
-    pub(super) fn copy(&self, to: &DeviceSlice, from: &DeviceSlice) -> Result<Copy> {
+    /// Begins to copy from the memory of a device to that of one; `None` if that cannot be now.
+    pub(super) fn copy(&self, to: &DeviceSlice, from: &DeviceSlice) -> Result<Option<Copy>> {
         self.inward.begin(to, from, None)
     }
 

@@ -44,7 +44,7 @@ impl DeviceMemory for Source {
         };
         let Some(block) = pool.block() else { return Ok(None) };
         let copy = pool.fetch(&self.buffer.slice(offset..offset + length)?, &block)?;
-        Ok(Some(Box::new(Part { copy, block, length })))
+        Ok(copy.map(|copy| Box::new(Part { copy, block, length }) as Box<dyn Staged>))
     }
 
     fn is_mappable(&self) -> bool {

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use super::copies::Copy;
 use super::mapped::Mapped;
 use super::pool::Pool;
 use crate::error::{Error, ErrorKind, Result};
@@ -42,7 +43,7 @@ impl ReadTarget for Slice {
         let (pool, to) = (self.pool()?, self.slice.slice(at..at + bytes.len())?);
         let Some(block) = pool.block() else { return Ok(None) };
         block.fill(bytes);
-        Ok(Some(Box::new(pool.store(&to, block)?)))
+        Ok(pool.store(&to, block)?.map(under_way))
     }
 
     fn device(&self) -> Option<usize> {
@@ -59,11 +60,15 @@ impl ReadTarget for Slice {
         from: &Arc<dyn DeviceMapping>,
         offset: u64,
         length: usize,
-    ) -> Result<Box<dyn Underway>> {
+    ) -> Result<Option<Box<dyn Underway>>> {
         let Some(mapped) = from.as_any().downcast_ref::<Mapped>() else {
             return Err(Error::new(ErrorKind::Internal, "read", "memory was mapped by something else"));
         };
         let to = self.slice.slice(at..at + length)?;
-        Ok(Box::new(self.pool()?.copy(&to, &mapped.slice(offset, length)?)?))
+        Ok(self.pool()?.copy(&to, &mapped.slice(offset, length)?)?.map(under_way))
     }
+}
+
+fn under_way(copy: Copy) -> Box<dyn Underway> {
+    Box::new(copy)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cuda_driver_sys::{CUdeviceptr, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 
 use super::driver::call;
+use super::gate::Gate;
 use super::keep::KeepAlive;
 use super::slice::DeviceSlice;
 use super::stream::Stream;
@@ -49,6 +50,21 @@ impl Stream {
         self.enqueue(keep, || unsafe {
             call!(self.context().driver(), cuMemcpyAsync(to, from, len, self.handle()))
         })
+    }
+
+    /// As [`copy_keeping`](Self::copy_keeping) without anything to keep, for callers who must not wait. False, and nothing has happened, while
+    /// memory of the context is being freed.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub(crate) unsafe fn try_copy(&self, to: CUdeviceptr, from: CUdeviceptr, len: usize) -> Result<bool> {
+        // Held across the call, so that the copy passes the gate at once.
+        let Some(_enqueuing) = self.context().slot::<Arc<Gate>>().try_enqueue() else { return Ok(false) };
+        // SAFETY: the caller's.
+        unsafe { self.copy_keeping(to, from, len, []) }.map(|()| true)
     }
 
     /// Enqueues setting every byte of `dst` to `value`. The stream retains `dst`.

@@ -46,7 +46,7 @@ impl Gate {
 
     /// None while another thread frees. Each side first says what it does and then looks at the other's word, with a
     /// sequentially consistent fence in between, so at least one of them sees the other.
-    fn try_enqueue(&self) -> Option<Enqueuing<'_>> {
+    pub(super) fn try_enqueue(&self) -> Option<Enqueuing<'_>> {
         self.enqueuing.fetch_add(1, Ordering::SeqCst);
         let enqueuing = Enqueuing(self);
         fence(Ordering::SeqCst);
@@ -109,7 +109,7 @@ mod models {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::gpu::{Context, Device, Driver};
+    use crate::gpu::{Context, Device, Driver, GpuBuffer, Stream};
 
     #[test]
     fn several_free_or_several_enqueue() {
@@ -125,6 +125,24 @@ mod tests {
         drop(second);
         assert!(gate.try_enqueue().is_some());
         assert!(gate.try_free().is_some());
+    }
+
+    /// Whoever has locks must not wait for a driver that frees.
+    #[test]
+    fn a_copy_that_may_not_wait_is_refused_while_memory_is_freed() {
+        let driver = Driver::software(cuda_soft::driver_table()).unwrap();
+        let context = Context::new(&Device::new(&driver, 0).unwrap()).unwrap();
+        let (stream, buffer) =
+            (Stream::new(&context).unwrap(), Arc::new(GpuBuffer::new(&context, 64).unwrap()));
+        let at = buffer.slice(..).unwrap().ptr();
+        // SAFETY: the buffer outlives the copies, which are waited for.
+        let try_copy = || unsafe { stream.try_copy(at + 32, at, 32) }.unwrap();
+        let freeing = context.slot::<Arc<Gate>>().try_free().unwrap();
+        let start = std::time::Instant::now();
+        assert!(!try_copy() && start.elapsed() < PATIENCE / 2);
+        drop(freeing);
+        assert!(try_copy());
+        stream.synchronize(crate::Deadline::after(Duration::from_secs(30))).unwrap();
     }
 
     /// It may be the user's code.

@@ -48,7 +48,8 @@ pub(crate) trait DeviceMemory: Send + Sync + fmt::Debug {
     /// Those of the driver.
     fn prepare(&self) -> Result<Resource>;
 
-    /// Begins to copy `length` bytes from `offset` to the host, at most [`STAGED`]. `None` if no staging memory is free now.
+    /// Begins to copy `length` bytes from `offset` to the host, at most [`STAGED`]. `None` if no staging memory is free now, or the
+    /// device cannot be asked now.
     ///
     /// # Errors
     /// Those of the driver.
@@ -102,7 +103,8 @@ pub(crate) trait ReadTarget: Send {
         None
     }
 
-    /// Begins to copy `bytes`, at most [`STAGED`], to `at`; takes a copy of them. `None` if no staging memory is free now.
+    /// Begins to copy `bytes`, at most [`STAGED`], to `at`; takes a copy of them. `None` if no staging memory is free now, or the device
+    /// cannot be asked now.
     ///
     /// # Errors
     /// Those of the driver.
@@ -119,7 +121,7 @@ pub(crate) trait ReadTarget: Send {
         Err(no_device())
     }
 
-    /// Begins to copy `length` bytes from `offset` of memory that was mapped for this device to `at`.
+    /// Begins to copy `length` bytes from `offset` of memory that was mapped for this device to `at`. `None` if the device cannot be asked now.
     ///
     /// # Errors
     /// Those of the driver; `Remote` for a range past the end.
@@ -129,7 +131,7 @@ pub(crate) trait ReadTarget: Send {
         _from: &Arc<dyn DeviceMapping>,
         _offset: u64,
         _length: usize,
-    ) -> Result<Box<dyn Underway>> {
+    ) -> Result<Option<Box<dyn Underway>>> {
         Err(no_device())
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::device::{DeviceMapping, DeviceMemory, Handle, ReadTarget, Resource, STAGED, Staged, Underway};
 use super::exposed::Exposures;
 use super::staging::{Next, Staging};
+use super::tokens::Token;
 use super::transfer::Transfer;
 use super::transfers::{Part, Transfers};
 use crate::Deadline;
@@ -98,7 +99,13 @@ impl ReadTarget for Target {
         Err(Error::usage("map", "it cannot be mapped"))
     }
 
-    fn copy(&self, _: usize, _: &Arc<dyn DeviceMapping>, _: u64, _: usize) -> Result<Box<dyn Underway>> {
+    fn copy(
+        &self,
+        _: usize,
+        _: &Arc<dyn DeviceMapping>,
+        _: u64,
+        _: usize,
+    ) -> Result<Option<Box<dyn Underway>>> {
         Err(Error::usage("copy", "nothing is mapped"))
     }
 }
@@ -125,4 +132,35 @@ fn a_read_into_a_device_has_few_bytes_on_their_way() {
     assert!(transfers.part_ended(0, 1, Ok(vec![0; STAGED])).is_empty());
     assert_eq!(step(&mut transfers), 4);
     assert!(parts.iter().all(|part| part.len() == STAGED));
+}
+
+/// What was short at one time may be there at another.
+#[test]
+fn memory_that_could_not_be_mapped_is_tried_again_after_a_while() {
+    let allocation = Arc::new(Exposures::new(7)).expose(vec![5; 1].into()).unwrap();
+    let token = Token { shared: true, device: true, ..allocation.token() };
+    let (mut transfers, mut id) = (Transfers::default(), 0);
+    // Whether a new read asks for the memory's handle.
+    let mut asks = |transfers: &mut Transfers| {
+        let (target, completion) = (Box::new(Target), Box::new(|_| {}));
+        let deadline = Deadline::after(Duration::from_secs(3600));
+        id += 1;
+        transfers.add(Transfer { id, token, offset: 0, deadline, completion, target, place: None });
+        let mut asked = None;
+        let mut issue = |_, part: Part| {
+            asked.get_or_insert(part.maps);
+            1000 * id
+        };
+        transfers.step(true, &|| Error::usage("read", "revoked"), &mut issue, &mut Vec::new());
+        // Data instead of a handle.
+        transfers.part_ended(id, 1000 * id, Ok(Vec::new()));
+        transfers.give_up(id, Error::usage("read", "on purpose"));
+        transfers.settle(None, None, &mut drop);
+        asked
+    };
+    assert_eq!([asks(&mut transfers), asks(&mut transfers)], [Some(true), Some(false)]);
+    transfers.age(Duration::from_secs(4));
+    assert_eq!(asks(&mut transfers), Some(false));
+    transfers.age(Duration::from_secs(2));
+    assert_eq!(asks(&mut transfers), Some(true));
 }

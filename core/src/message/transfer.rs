@@ -15,9 +15,10 @@ use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// Bytes that a device copies from mapped memory at a time, and how many such copies of one read may be under way.
+/// Bytes that a device copies from mapped memory at a time, and how many such copies of one read may be under way, and of all reads of a link.
 const COPIED: usize = 8 << 20;
 const MAX_COPIES: usize = 2;
+const MAX_OF_LINK: usize = 16;
 
 /// A read into the memory of a device, or into shared memory.
 pub(super) struct Transfer {
@@ -75,6 +76,8 @@ pub(super) struct Mapped {
 pub(super) struct Turn {
     /// How much has happened.
     pub(super) moved: usize,
+    /// Copies that are under way.
+    pub(super) copies: usize,
     /// Another turn is needed, and no descriptor tells of it: a device copies, or staging memory is short.
     pub(super) waits: bool,
 }
@@ -121,6 +124,7 @@ impl Open {
             }
             self.copies.pop_front();
             turn.moved += 1;
+            turn.copies -= 1;
             done?;
         }
         if self.failed.is_some() {
@@ -135,18 +139,23 @@ impl Open {
             }
             let mapped = mapped.clone();
             self.asked = true;
-            while self.begun < self.length && self.copies.len() < MAX_COPIES {
+            while self.begun < self.length && self.copies.len() < MAX_COPIES && turn.copies < MAX_OF_LINK {
                 let length = COPIED.min(self.length - self.begun);
                 let from = self.transfer.offset + self.begun as u64;
-                self.copies.push_back(self.transfer.target.copy(self.begun, &mapped.memory, from, length)?);
+                let copy = self.transfer.target.copy(self.begun, &mapped.memory, from, length)?;
+                let Some(copy) = copy else { break };
+                self.copies.push_back(copy);
                 self.begun += length;
                 turn.moved += 1;
+                turn.copies += 1;
             }
+            turn.waits |= self.begun < self.length;
         }
         while let Some((at, bytes)) = self.come.front() {
             if !bytes.is_empty() {
                 let Some(copy) = self.transfer.target.put(*at, bytes)? else { break };
                 self.copies.push_back(copy);
+                turn.copies += 1;
             }
             turn.moved += 1;
             if let Some((_, bytes)) = self.come.pop_front()

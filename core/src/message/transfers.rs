@@ -23,6 +23,8 @@ const MAX_BYTES: usize = 4 * STAGED;
 const MAX_PARTS: usize = 64;
 /// Tokens of mapped memory that are kept, and tokens of which it is kept that their memory cannot be mapped.
 const MAX_MAPPED: usize = 64;
+/// How long memory counts as one that cannot be mapped: its owner or this side may have been short of something.
+const UNMAPPABLE: Duration = Duration::from_secs(5);
 /// How long the end of links waits for copies of their devices.
 const SETTLES: Duration = Duration::from_secs(1);
 /// How long a read that was given up waits for what is on its way to its place.
@@ -55,7 +57,8 @@ pub(super) struct Transfers {
     held: VecDeque<Finished>,
     /// The latest used first.
     mapped: Vec<Arc<Mapped>>,
-    unmappable: VecDeque<Token>,
+    /// The latest first, and since when.
+    unmappable: VecDeque<(Token, Instant)>,
     /// A buffer of a part that has ended.
     spare: Vec<u8>,
 }
@@ -193,12 +196,17 @@ impl Transfers {
         }
     }
 
-    /// Notes that memory cannot be mapped.
+    /// As if so much time had passed.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn age(&mut self, time: Duration) {
+        self.unmappable.iter_mut().for_each(|(_, since)| *since -= time);
+    }
+
+    /// Notes that memory cannot be mapped now.
     fn refuse(&mut self, token: Token) {
-        if !self.unmappable.contains(&token) {
-            self.unmappable.truncate(MAX_MAPPED - 1);
-            self.unmappable.push_front(token);
-        }
+        self.unmappable.retain(|(other, _)| *other != token);
+        self.unmappable.truncate(MAX_MAPPED - 1);
+        self.unmappable.push_front((token, Instant::now()));
     }
 
     /// Moves on what can be: begins parts with `issue`, which returns their numbers, gives bytes to devices, and looks which copies have
@@ -210,7 +218,8 @@ impl Transfers {
         issue: &mut dyn FnMut(u64, Part) -> u64,
         given_up: &mut Vec<u64>,
     ) -> Turn {
-        let mut turn = Turn::default();
+        let copies = self.open.iter().map(|open| open.copies.len()).sum();
+        let mut turn = Turn { copies, ..Turn::default() };
         let waiting = |open: &Open| open.come.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         let (mut parts, mut bytes) = (0, 0);
         for open in &self.open {
@@ -233,7 +242,9 @@ impl Transfers {
             if matches!(open.way, Way::Undecided) {
                 let (token, device) = (open.transfer.token, open.transfer.target.device());
                 let can_map = maps && token.shared && token.device && device.is_some();
-                open.way = if !can_map || self.unmappable.contains(&token) {
+                let is_refused =
+                    |(other, since): &(Token, Instant)| *other == token && since.elapsed() < UNMAPPABLE;
+                open.way = if !can_map || self.unmappable.iter().any(is_refused) {
                     Way::Parts
                 } else if let Some(known) =
                     self.mapped.iter().position(|mapped| mapped.token == token && mapped.device == device)

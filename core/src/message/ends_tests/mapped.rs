@@ -9,6 +9,8 @@ use super::*;
 struct Slow {
     ends: Arc<AtomicBool>,
     begun: Arc<AtomicUsize>,
+    /// How often it cannot be asked to copy.
+    refusals: Arc<AtomicUsize>,
     put: Arc<AtomicUsize>,
     /// The link, if the device is to try the lock of its reads while it is asked, and the outcomes of that.
     line: Arc<Mutex<Weak<Line>>>,
@@ -73,9 +75,19 @@ impl ReadTarget for Slow {
         Ok(Arc::new(Mapped))
     }
 
-    fn copy(&self, _: usize, _: &Arc<dyn DeviceMapping>, _: u64, _: usize) -> Result<Box<dyn Underway>> {
+    fn copy(
+        &self,
+        _: usize,
+        _: &Arc<dyn DeviceMapping>,
+        _: u64,
+        _: usize,
+    ) -> Result<Option<Box<dyn Underway>>> {
+        if self.refusals.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
+        {
+            return Ok(None);
+        }
         self.begun.fetch_add(1, Ordering::AcqRel);
-        Ok(Box::new(self.clone()))
+        Ok(Some(Box::new(self.clone())))
     }
 }
 
@@ -151,6 +163,34 @@ fn a_read_of_memory_that_was_revoked_meanwhile_ends_with_its_copies() {
     Faults::set(&slow.ends);
     devices.until_ends(1);
     assert_eq!(*lock(&devices.ends), [(1, Some(ErrorKind::Remote))]);
+}
+
+/// Others free its memory meanwhile, for instance.
+#[test]
+fn a_device_that_cannot_be_asked_now_is_asked_again() {
+    let devices = devices();
+    let slow = Slow::default();
+    slow.refusals.store(3, Ordering::Release);
+    Faults::set(&slow.ends);
+    devices.read_into(1, devices.exposed.token(), &slow);
+    devices.until_ends(1);
+    assert_eq!((slow.begun.load(Ordering::Acquire), lock(&devices.ends)[0]), (1, (1, None)));
+}
+
+/// However many reads there are.
+#[test]
+fn a_device_has_few_copies_under_way_for_one_link() {
+    let devices = devices();
+    let slow = Slow::default();
+    for number in 1..=40 {
+        devices.read_into(number, devices.exposed.token(), &slow);
+    }
+    devices.poll();
+    assert_eq!(slow.begun.load(Ordering::Acquire), 16);
+    Faults::set(&slow.ends);
+    devices.until_ends(40);
+    let ends = lock(&devices.ends);
+    assert!(ends.iter().zip(1..).all(|(end, number)| *end == (number, None)), "{ends:?}");
 }
 
 /// A device may take its time. Other threads queue and cancel reads meanwhile, and hear at once that the link has ended.

@@ -82,7 +82,13 @@ impl ReadTarget for Into {
         Err(Error::new(ErrorKind::Unsupported, "read", "the devices do not reach each other"))
     }
 
-    fn copy(&self, _: usize, _: &Arc<dyn DeviceMapping>, _: u64, _: usize) -> Result<Box<dyn Underway>> {
+    fn copy(
+        &self,
+        _: usize,
+        _: &Arc<dyn DeviceMapping>,
+        _: u64,
+        _: usize,
+    ) -> Result<Option<Box<dyn Underway>>> {
         Err(Error::new(ErrorKind::Internal, "read", "nothing is mapped"))
     }
 }
