@@ -78,7 +78,7 @@ pub(super) fn dispatch(engine: &Engine, watcher: Option<&Watcher>, max: usize) -
         member.inbox.take(SHARE.min(max - done), &mut batch);
         let (mut messages, mut bytes) = (0, 0);
         while let Some(item) = batch.pop_front() {
-            done += 1;
+            done += usize::from(watcher.is_some() || !matches!(item, Item::Arrived | Item::Gone(_)));
             if let Item::Message(_, body, _) = &item {
                 messages += 1;
                 bytes += body.as_slice().len();

@@ -8,7 +8,7 @@ use super::head::{Head, Operation};
 use super::line::Line;
 use super::member::Member;
 use super::memory::Memory;
-use super::offers::Delivery;
+use super::offers::{Delivery, Offers};
 use super::one_sided::{PIECE, is_worth_registering};
 use super::placing::Placing;
 use super::read::Read;
@@ -135,13 +135,15 @@ impl Peer {
         member.unknown.check("send_long", member.rank, kind)?;
         let line = member.sender("send_long")?;
         let data = data.into();
+        let too_many = |data, completion| Refused { reason: Reason::TooManyLong, data, completion };
+        // To expose costs more than to look. Others may send meanwhile.
+        if !self.has_room_for_long(&lock(&line.offers))? {
+            return Ok(Begun::Retry(too_many(data, completion)));
+        }
         let exposed = member.hub.exposures.expose(data.clone())?;
         let mut offers = lock(&line.offers);
-        if offers.len() >= member.hub.limits.longs {
-            // With the offers locked: whoever ends one afterwards sees the note. So does whoever ends the peer, or the end shows here.
-            member.note_refused();
-            member.check("send_long")?;
-            return Ok(Begun::Retry(Refused { reason: Reason::TooManyLong, data, completion }));
+        if !self.has_room_for_long(&offers)? {
+            return Ok(Begun::Retry(too_many(data, completion)));
         }
         let serial = offers.next()?;
         let body = [&exposed.token().to_bytes(), head].concat();
@@ -158,6 +160,17 @@ impl Peer {
         drop(offers);
         member.mark_timed();
         Ok(Begun::Posted(Sending::new(member, line, serial)))
+    }
+
+    /// Whether there may be another long message beside `offers`. If not, whoever ends one afterwards sees the note: they are locked. So does
+    /// whoever ends the peer, or the end shows here.
+    fn has_room_for_long(&self, offers: &Offers) -> Result<bool> {
+        let has_room = offers.len() < self.member.hub.limits.longs;
+        if !has_room {
+            self.member.note_refused();
+            self.member.check("send_long")?;
+        }
+        Ok(has_room)
     }
 
     /// Reads `into.len()` bytes at `offset` of the memory that `token` stands for; the owner's program does nothing for it but
