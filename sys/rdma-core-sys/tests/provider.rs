@@ -230,3 +230,82 @@ fn acknowledging_an_event_that_never_came_is_a_violation() {
     unsafe { (nic.table.ibv_ack_cq_events)(nic.cq, 1) };
     assert_eq!(standin::violations(), before + 1);
 }
+
+/// Runs `destroy` on another thread, which must not return before `acknowledge` was called.
+fn waits_for(destroy: impl FnOnce() + Send, acknowledge: impl FnOnce()) {
+    let before = standin::violations();
+    std::thread::scope(|scope| {
+        let destroying = scope.spawn(destroy);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!destroying.is_finished(), "an event that was read is not acknowledged");
+        acknowledge();
+    });
+    assert_eq!(standin::violations(), before);
+}
+
+/// For raw pointers of objects that the provider lets any thread use.
+struct Any<T>(*mut T);
+// SAFETY: libibverbs lets any thread use its objects.
+unsafe impl<T> Send for Any<T> {}
+
+impl<T> Any<T> {
+    fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+/// A thread that reads the events of a channel may not know that another one destroys the queue.
+#[test]
+fn destroying_a_queue_waits_for_the_acknowledgement_of_its_events() {
+    let nic = Nic::open();
+    let table = &nic.table;
+    // SAFETY: the context is live, and each object is made from the one before.
+    let (channel, cq) = unsafe {
+        let channel = (table.ibv_create_comp_channel)((*nic.qp).context);
+        (channel, (table.ibv_create_cq)((*nic.qp).context, 16, null_mut(), channel, 0))
+    };
+    let cap = ibv_qp_cap { max_recv_wr: 4, max_recv_sge: 1, ..Default::default() };
+    let mut init = ibv_qp_init_attr { send_cq: cq, recv_cq: cq, cap, ..Default::default() };
+    let (mut bad, mut woken, mut context) = (null_mut(), null_mut(), null_mut());
+    let mut receive = ibv_recv_wr::default();
+    let mut attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+    // SAFETY: all objects and outputs are live.
+    unsafe {
+        let qp = (table.ibv_create_qp)(nic.pd, &raw mut init);
+        assert_eq!(ibv_req_notify_cq(cq, 0), 0);
+        assert_eq!(ibv_post_recv(qp, &raw mut receive, &raw mut bad), 0);
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
+        assert_eq!((table.ibv_modify_qp)(qp, &raw mut attr, mask), 0);
+        assert_eq!((table.ibv_get_cq_event)(channel, &raw mut woken, &raw mut context), 0);
+        assert_eq!(woken, cq);
+        assert_eq!((table.ibv_destroy_qp)(qp), 0);
+    }
+    let gone = Any(cq);
+    // SAFETY: nothing uses the queue any more but the acknowledgement, for which this waits.
+    let destroy = move || assert_eq!(unsafe { (table.ibv_destroy_cq)(gone.get()) }, 0);
+    // SAFETY: the queue is live until then.
+    waits_for(destroy, || unsafe { (table.ibv_ack_cq_events)(woken, 1) });
+}
+
+/// Nobody may read of an object that is gone.
+#[test]
+fn destroying_a_queue_pair_waits_for_its_events_and_takes_the_unread_ones_along() {
+    let nic = Nic::open();
+    let table = &nic.table;
+    // SAFETY: the queue pair is live.
+    let (context, number) = unsafe { ((*nic.qp).context, (*nic.qp).qp_num) };
+    let mut event = ibv_async_event::default();
+    standin::raise(number, ibv_event_type::IBV_EVENT_QP_FATAL);
+    standin::raise(number, ibv_event_type::IBV_EVENT_QP_ACCESS_ERR);
+    // SAFETY: the context and the output are live.
+    assert_eq!(unsafe { (table.ibv_get_async_event)(context, &raw mut event) }, 0);
+    let gone = Any(nic.qp);
+    // SAFETY: nothing uses the queue pair any more.
+    let destroy = move || assert_eq!(unsafe { (table.ibv_destroy_qp)(gone.get()) }, 0);
+    // SAFETY: the event was read, and is acknowledged once.
+    waits_for(destroy, || unsafe { (table.ibv_ack_async_event)(&raw mut event) });
+    // SAFETY: the context is live, and the flag keeps the call below from waiting.
+    unsafe { libc::fcntl((*context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { (table.ibv_get_async_event)(context, &raw mut event) }, -1);
+}

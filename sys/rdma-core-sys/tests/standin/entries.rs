@@ -8,7 +8,8 @@ use std::ptr::null_mut;
 use rdma_core_sys::*;
 
 use super::devices::ports;
-use super::machine::{Events, MAX_SGE, Region, close, fail, machine, pipe, take_wake};
+use super::machine::{Events, MAX_SGE, Region, close, fail, machine, pipe};
+use super::notices::{next_notice, note_acknowledged, object_of};
 use super::queues::*;
 use super::windows::{alloc_mw, dealloc_mw};
 use super::{devices, refused};
@@ -98,7 +99,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let whole = Box::into_raw(whole);
     // SAFETY: the box is live; the pointer is derived from a pointer to the whole struct, as `verbs_get_ctx` requires.
     let context = unsafe { &raw mut (*whole).context };
-    let events = Events { waiting: VecDeque::new(), pipe, unacknowledged: 0 };
+    let events = Events { waiting: VecDeque::new(), pipe, unacknowledged: Vec::new() };
     machine().events.insert(context.addr(), events);
     context
 }
@@ -109,7 +110,7 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         return libc::EBUSY;
     }
     let events = machine.events.remove(&context.addr()).expect("an opened device");
-    machine.violations += usize::from(events.unacknowledged != 0);
+    machine.violations += usize::from(!events.unacknowledged.is_empty());
     close(events.pipe);
     // SAFETY: `open_device` allocated it, and nothing uses it any more.
     drop(unsafe { Box::from_raw(verbs_get_ctx(context).expect("an extended context")) });
@@ -180,26 +181,31 @@ unsafe extern "C" fn query_gid_table(
 }
 
 unsafe extern "C" fn get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int {
-    // SAFETY: the context is live.
-    if !take_wake(unsafe { (*context).async_fd }) {
-        return -1;
-    }
-    let mut machine = machine();
-    let events = machine.events.get_mut(&context.addr()).expect("an opened device");
-    events.unacknowledged += 1;
-    let event = events.waiting.pop_front().expect("an event per wake-up");
+    let next = next_notice(|machine| {
+        let events = machine.events.get_mut(&context.addr()).expect("an opened device");
+        let event = events.waiting.pop_front();
+        events.unacknowledged.extend(event.as_ref().map(object_of));
+        (events.pipe, event)
+    });
+    let Some((_machine, event)) = next else { return -1 };
     // SAFETY: the caller passes a valid output pointer.
     unsafe { *out = event };
     0
 }
 
-unsafe extern "C" fn ack_async_event(_: *mut ibv_async_event) {
+unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the caller passes an event that it has read.
+    let object = object_of(unsafe { &*event });
     let mut machine = machine();
-    let waiting = machine.events.values_mut().find(|events| events.unacknowledged > 0);
-    match waiting {
-        Some(events) => events.unacknowledged -= 1,
+    let place = machine.events.values_mut().find_map(|events| {
+        let index = events.unacknowledged.iter().position(|known| *known == object)?;
+        Some((events, index))
+    });
+    match place {
+        Some((events, index)) => drop(events.unacknowledged.swap_remove(index)),
         None => machine.violations += 1,
     }
+    note_acknowledged();
 }
 
 unsafe extern "C" fn event_type_str(event: ibv_event_type) -> *const c_char {

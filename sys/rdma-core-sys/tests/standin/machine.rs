@@ -10,6 +10,7 @@ use rdma_core_sys::{
 };
 
 use super::late::{Posted, Unkind};
+use super::notices::wake;
 use super::windows::Window;
 
 /// The number of the first queue pair. Numbers 0 and 1 are reserved for fabric management.
@@ -146,7 +147,8 @@ pub(super) struct Channel {
 pub(super) struct Events {
     pub(super) waiting: VecDeque<ibv_async_event>,
     pub(super) pipe: [i32; 2],
-    pub(super) unacknowledged: u32,
+    /// The addresses of the objects that events name which were read and not acknowledged; 0 for a port or device.
+    pub(super) unacknowledged: Vec<usize>,
 }
 
 pub(super) fn machine() -> MutexGuard<'static, Machine> {
@@ -283,17 +285,4 @@ pub(super) fn close(pipe: [i32; 2]) {
         // SAFETY: `pipe` opened it, and it is closed once.
         unsafe { libc::close(fd) };
     }
-}
-
-fn wake(pipe: [i32; 2]) {
-    // SAFETY: the descriptor is open, and the buffer has one byte.
-    assert_eq!(unsafe { libc::write(pipe[1], [0_u8].as_ptr().cast(), 1) }, 1);
-}
-
-/// Takes one wake-up from the pipe. Returns false if there is none, or blocks if the descriptor is blocking, as the
-/// kernel would.
-pub(super) fn take_wake(fd: i32) -> bool {
-    let mut byte = 0_u8;
-    // SAFETY: the descriptor is open, and `byte` has room for one byte.
-    unsafe { libc::read(fd, (&raw mut byte).cast(), 1) == 1 }
 }

@@ -24,6 +24,7 @@ mod entries;
 mod execute;
 mod late;
 mod machine;
+mod notices;
 mod queues;
 mod windows;
 

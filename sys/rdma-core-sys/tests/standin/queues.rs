@@ -6,9 +6,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use rdma_core_sys::*;
 
 use super::devices::ports;
-use super::machine::{
-    Channel, Cq, FIRST_QP, MAX_SGE, Machine, Qp, Receive, close, fail, machine, pipe, take_wake,
-};
+use super::machine::{Channel, Cq, FIRST_QP, MAX_SGE, Machine, Qp, Receive, close, fail, machine, pipe};
+use super::notices::{acknowledged, next_notice, note_acknowledged, take_wake};
 use super::refused;
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -69,18 +68,25 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     if !machine.is_free(cq.cast()) {
         return libc::EBUSY;
     }
+    // SAFETY: the queue is live.
+    let (context, handle, channel) = unsafe { ((*cq).context, (*cq).handle, (*cq).channel) };
+    // Events that nobody has read go with the queue, as in the kernel.
+    if let Some(channel) = machine.channels.get_mut(&channel.addr()) {
+        let before = channel.waiting.len();
+        channel.waiting.retain(|waiting| !std::ptr::eq(*waiting, cq));
+        for _ in channel.waiting.len()..before {
+            take_wake(channel.pipe);
+        }
+    }
+    machine.forget_events(context, cq.addr());
+    let all_acknowledged = |machine: &mut Machine| {
+        machine.cq(handle).unacknowledged == 0 && !machine.has_unacknowledged(context, cq.addr())
+    };
+    let mut machine = acknowledged(machine, all_acknowledged);
+    machine.cqs[handle as usize].take().expect("a completion queue");
     // SAFETY: `create_cq` allocated it, and it is freed once.
     let cq = unsafe { Box::from_raw(cq) };
-    let queue = machine.cqs[cq.handle as usize].take().expect("a completion queue");
-    machine.violations += usize::from(queue.unacknowledged != 0);
     if !cq.channel.is_null() {
-        // Events that nobody has read go with the queue, as in the kernel.
-        let channel = machine.channels.get_mut(&cq.channel.addr()).expect("a channel");
-        let before = channel.waiting.len();
-        channel.waiting.retain(|waiting| !std::ptr::eq(*waiting, queue.raw));
-        for _ in channel.waiting.len()..before {
-            take_wake(channel.pipe[0]);
-        }
         machine.release(cq.channel.cast());
     }
     machine.release(cq.context.cast());
@@ -92,13 +98,11 @@ pub(super) unsafe extern "C" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the channel is live.
-    if !take_wake(unsafe { (*channel).fd }) {
-        return -1;
-    }
-    let mut machine = machine();
-    let channel = machine.channels.get_mut(&channel.addr()).expect("a channel");
-    let queue = channel.waiting.pop_front().expect("an event per wake-up");
+    let next = next_notice(|machine| {
+        let channel = machine.channels.get_mut(&channel.addr()).expect("a channel");
+        (channel.pipe, channel.waiting.pop_front())
+    });
+    let Some((mut machine, queue)) = next else { return -1 };
     // SAFETY: the caller passes valid output pointers, and the queue is live.
     unsafe {
         machine.cq((*queue).handle).unacknowledged += 1;
@@ -117,6 +121,7 @@ pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
         Some(rest) => queue.unacknowledged = rest,
         None => machine.violations += 1,
     }
+    note_acknowledged();
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
@@ -277,6 +282,10 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         machine.violations += 1;
         return libc::EBUSY;
     }
+    // SAFETY: the queue pair is live.
+    let context = unsafe { (*qp).context };
+    machine.forget_events(context, qp.addr());
+    let mut machine = acknowledged(machine, |machine| !machine.has_unacknowledged(context, qp.addr()));
     // SAFETY: `create_qp` allocated it, and it is freed once.
     let qp = unsafe { Box::from_raw(qp) };
     machine.qps[(qp.qp_num - FIRST_QP) as usize].take().expect("a queue pair");
