@@ -84,7 +84,14 @@ impl Engine {
 
     /// The links whose peers' hosts do not answer, and why.
     fn check_links(&self, turn: &Turn) -> Vec<(u64, Error)> {
-        let failed = |(token, link): (u64, &Link)| link.line.look_after().err().map(|error| (token, error));
+        let failed = |(token, link): (u64, &Link)| {
+            let failed = link.line.look_after().err().map(|error| (token, error));
+            if link.line.is_fetching() {
+                // Of a device that has failed, no descriptor tells.
+                link.member.mark_dirty();
+            }
+            failed
+        };
         turn.links.iter().filter_map(failed).collect()
     }
 

@@ -20,7 +20,7 @@ pub struct AsyncEvent {
 }
 
 /// The object that an event concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum About {
     /// The whole NIC: every connection over it.

@@ -8,6 +8,7 @@ use super::memory::Slots;
 use super::nic::Nic;
 use super::offer::Offer;
 use super::packet::PAYLOAD;
+use super::reports::Watch;
 use super::{PACKET, RECEIVE, longest_body};
 use crate::error::Result;
 use crate::message::head::Head;
@@ -44,6 +45,7 @@ pub(super) struct Parts {
     /// Requests that may be outstanding.
     pub(super) depth: u32,
     pub(super) longest: usize,
+    pub(super) watch: Watch,
     pub(super) nic: Arc<Nic>,
 }
 
@@ -67,6 +69,7 @@ impl Draft {
             .with_max_receive(RECEIVES)
             .with_max_inline(nic.inline as u32);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
+        let watch = nic.reports.link().watch(new.number(), Some(&completions));
         // No memory is registered for the peer to write to, and reads have pairs of their own. Writes of no bytes need the right
         // all the same.
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -74,7 +77,7 @@ impl Draft {
         for slot in 0..RECEIVES {
             queue_pair.post_receive(RECEIVE | u64::from(slot), Some(slots.range(slot, PACKET)?))?;
         }
-        let parts = Parts { completions, channel, slots, sends, depth, longest, nic: nic.clone() };
+        let parts = Parts { completions, channel, slots, sends, depth, longest, watch, nic: nic.clone() };
         Ok(Self { queue_pair, parts })
     }
 

@@ -34,6 +34,7 @@ mod packet;
 mod pairs;
 mod reader;
 mod regions;
+mod reports;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod wire;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::copies::Copies;
 use super::regions::Regions;
+use super::reports::Reports;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rdma::{Access, Context, INLINE_BYTES, Port, ProtectionDomain, Settings, Verbs};
+use crate::rdma::{About, Access, Context, INLINE_BYTES, Port, ProtectionDomain, Settings, Verbs};
 use crate::sync::{AtomicUsize, OnceLock, Ordering};
 
 /// Links of one messenger that read by their devices at a time; each holds memory for that. Further ones are sent the data.
@@ -48,6 +49,8 @@ pub(in crate::message) struct Nic {
     pub(super) settings: Settings,
     /// The most bytes of a packet that is to be sent inline.
     pub(super) inline: usize,
+    /// What the device reports of its links.
+    pub(super) reports: Arc<Reports>,
     /// The error that ended all links of the device.
     failed: OnceLock<Error>,
     /// Links that read by it.
@@ -118,9 +121,9 @@ impl Nic {
         let port = context.active_port(&choice.settings)?;
         let domain = context.protection_domain()?;
         let (failed, readers, late) = (OnceLock::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        let (regions, copies) = (Arc::default(), Arc::default());
+        let (regions, copies, reports) = (Arc::default(), Arc::default(), Arc::default());
         let (settings, inline) = (choice.settings.clone(), choice.inline);
-        Ok(Self { context, domain, port, settings, inline, failed, readers, late, regions, copies })
+        Ok(Self { context, domain, port, settings, inline, reports, failed, readers, late, regions, copies })
     }
 
     /// Whether rights to parts of registered memory can be given to one peer and taken away again.
@@ -153,12 +156,11 @@ impl Nic {
         self.context.device().name()
     }
 
-    /// An error if the device has reported that it failed. Costs a system call.
+    /// An error if the device has reported that it failed. What it has reported of links is kept for them. Costs a system call.
     pub(super) fn check(&self) -> Result<()> {
-        while let Some(event) = self.context.next_event()? {
+        while let Some(event) = self.reports.next(&self.context)? {
             log::warn!("{}: {event}", self.name());
-            // An event about one queue pair or queue shows in the completions of its link.
-            if let Some(error) = event.error().filter(|_| event.about == crate::rdma::About::Device) {
+            if let Some(error) = event.error().filter(|_| event.about == About::Device) {
                 let _ = self.failed.set(error);
             }
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::nic::Nic;
+use super::reports::{Link, Watch};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::one_sided::{Exposure, Rights, Stock};
@@ -38,6 +39,7 @@ pub(super) struct OwnerEnd {
     live: Mutex<Option<Live>>,
     /// Set once the peer reads nothing more, so that nobody waits for the lock to learn it.
     closed: AtomicBool,
+    watch: Watch,
     nic: Arc<Nic>,
 }
 
@@ -60,23 +62,25 @@ enum Side {
 }
 
 impl OwnerEnd {
-    /// An end on `nic`, connected to the reader's at `theirs`, and its address. What can never complete has `completions`.
+    /// An end of `link` on `nic`, connected to the reader's at `theirs`, and its address. What can never complete has `completions`.
     pub(super) fn new(
         nic: &Arc<Nic>,
         completions: &CompletionQueue,
+        link: &Link,
         theirs: &QpAddress,
     ) -> Result<(Self, QpAddress)> {
         let has_windows = nic.has_windows();
         let completions = if has_windows { nic.context.completion_queue(2)? } else { completions.clone() };
         let options = QpOptions::default().with_max_send(2).with_max_inline(0);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
+        let watch = link.watch(new.number(), has_windows.then_some(&completions));
         let end = new.init(&nic.port, &nic.settings, Access::REMOTE_READ)?;
         let address = end.address();
         let end = end.connect(theirs)?;
         let queue_pair = if has_windows { Side::Binds(end.ready_to_send()?) } else { Side::Answers(end) };
         let (bound, free) = (HashMap::new(), VecDeque::new());
         let live = Mutex::new(Some(Live { bound, free, queue_pair, completions, requests: 0 }));
-        Ok((Self { live, closed: AtomicBool::new(false), nic: nic.clone() }, address))
+        Ok((Self { live, closed: AtomicBool::new(false), watch, nic: nic.clone() }, address))
     }
 
     /// Lets the peer read `stock` as `exposure`, until that is revoked. `None` if there is no window for it.
@@ -93,6 +97,11 @@ impl OwnerEnd {
             self.fail(&mut live, error);
         }
         shown
+    }
+
+    /// The error of its queue pair that the device has reported.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.watch.failure()
     }
 
     /// Ends it. The peer reads nothing more, also if others still know of this end.
@@ -222,8 +231,8 @@ mod tests {
         let nic = nic("null0");
         let channel = nic.context.completion_channel().unwrap();
         let completions = nic.context.completion_queue(1).unwrap();
-        let theirs = super::super::reader::Unconnected::new(&nic, &channel).unwrap();
-        let (end, _) = OwnerEnd::new(&nic, &completions, &theirs.address()).unwrap();
+        let theirs = super::super::reader::Unconnected::new(&nic, &channel, &nic.reports.link()).unwrap();
+        let (end, _) = OwnerEnd::new(&nic, &completions, &nic.reports.link(), &theirs.address()).unwrap();
         let held = Arc::new(nic.copies.copy(&nic.domain, &nic.regions, &[7; 1000]).unwrap().unwrap());
         let stock = Stock::new(held.region().clone(), 1000, Some(held));
         let mut keys = HashSet::new();
@@ -243,8 +252,8 @@ mod tests {
         let held = Arc::new(nic.copies.copy(&nic.domain, &nic.regions, &[7; 1000]).unwrap().unwrap());
         let stock = Stock::new(held.region().clone(), 1000, Some(held));
         for _ in 0..10 {
-            let theirs = super::super::reader::Unconnected::new(&nic, &channel).unwrap();
-            let (end, _) = OwnerEnd::new(&nic, &completions, &theirs.address()).unwrap();
+            let theirs = super::super::reader::Unconnected::new(&nic, &channel, &nic.reports.link()).unwrap();
+            let (end, _) = OwnerEnd::new(&nic, &completions, &nic.reports.link(), &theirs.address()).unwrap();
             lock(&end.live).as_ref().unwrap().abort();
             let error = end.show((0, 0), &stock).unwrap_err();
             assert!(error.kind() != ErrorKind::Timeout && end.is_closed(), "{error}");

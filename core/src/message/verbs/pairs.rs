@@ -15,6 +15,7 @@ use super::naming::made_up;
 use super::nic::Nic;
 use super::owner::OwnerEnd;
 use super::reader::{Reader, Unconnected};
+use super::reports::Link;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::lent::Lent;
 use crate::message::one_sided::{Exposure, OneSided, Piece, Rights, Stock, Wanted};
@@ -37,6 +38,8 @@ pub(super) struct Pairs {
     /// On which nothing of the owner's end ever completes.
     completions: CompletionQueue,
     channel: CompletionChannel,
+    /// The link, for what the device reports of them.
+    link: Link,
     /// Whether both sides' devices can do it.
     possible: bool,
     nic: Arc<Nic>,
@@ -73,6 +76,7 @@ impl Pairs {
         nic: Arc<Nic>,
         completions: &CompletionQueue,
         channel: &CompletionChannel,
+        link: &Link,
         gives_keys: bool,
     ) -> Self {
         let most = nic.settings.max_read_atomic.min(nic.context.attributes().max_read_atomic_out);
@@ -81,6 +85,7 @@ impl Pairs {
             owner: Mutex::default(),
             completions: completions.clone(),
             channel: channel.clone(),
+            link: link.clone(),
             possible: gives_keys && most > 0,
             nic,
         }
@@ -91,6 +96,18 @@ impl Pairs {
         match &mut lock(&self.reader).end {
             End::Connected(reader) => reader.arm(),
             _ => false,
+        }
+    }
+
+    /// Ends those that the device has reported to have failed: their requests may never complete.
+    pub(super) fn check(&self) {
+        if let End::Connected(reader) = &mut lock(&self.reader).end {
+            reader.check();
+        }
+        let failed = |end: &mut Arc<OwnerEnd>| end.failure().is_some();
+        let owned = lock(&self.owner).end.take_if(failed);
+        if let Some(owned) = owned {
+            owned.close();
         }
     }
 
@@ -166,7 +183,7 @@ impl OneSided for Pairs {
             return Err(link_ended());
         }
         if let End::None = state.end {
-            let made = Unconnected::new(&self.nic, &self.channel);
+            let made = Unconnected::new(&self.nic, &self.channel, &self.link);
             // Places become free again; what else fails here is likely to fail again.
             state.failures +=
                 u32::from(made.as_ref().is_err_and(|error| error.kind() != ErrorKind::Exhausted));
@@ -240,7 +257,7 @@ impl OneSided for Pairs {
     }
 
     fn admit(&self, theirs: &QpAddress) -> Result<QpAddress> {
-        let (end, address) = OwnerEnd::new(&self.nic, &self.completions, theirs)?;
+        let (end, address) = OwnerEnd::new(&self.nic, &self.completions, &self.link, theirs)?;
         let mut owner = lock(&self.owner);
         if owner.closed {
             return Err(link_ended());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::memory::Slots;
 use super::nic::{Nic, Place};
+use super::reports::{Link, Watch};
 use crate::error::{Error, Result};
 use crate::message::lent::Lent;
 use crate::message::one_sided::{Brought, PIECE, Wanted};
@@ -28,6 +29,7 @@ pub(super) struct Unconnected {
 struct Kit {
     completions: CompletionQueue,
     slots: Arc<Slots>,
+    watch: Watch,
     _place: Place,
 }
 
@@ -52,16 +54,17 @@ pub(super) struct Reader {
 }
 
 impl Unconnected {
-    /// An end on `nic`, whose completions wake `channel`.
-    pub(super) fn new(nic: &Arc<Nic>, channel: &CompletionChannel) -> Result<Self> {
+    /// An end of `link` on `nic`, whose completions wake `channel`.
+    pub(super) fn new(nic: &Arc<Nic>, channel: &CompletionChannel, link: &Link) -> Result<Self> {
         let place = nic.place()?;
         let slots = Arc::new(Slots::new(&nic.domain, &nic.regions, PIECES, PIECE)?);
         let completions = nic.context.completion_queue_with(PIECES, channel)?;
         let options = QpOptions::default().with_max_send(PIECES).with_max_inline(0);
         let new = nic.domain.queue_pair(&options, &completions, &completions)?;
+        let watch = link.watch(new.number(), Some(&completions));
         // The peer may do nothing here.
         let queue_pair = new.init(&nic.port, &nic.settings, Access::LOCAL_WRITE)?;
-        Ok(Self { queue_pair, kit: Kit { completions, slots, _place: place } })
+        Ok(Self { queue_pair, kit: Kit { completions, slots, watch, _place: place } })
     }
 
     pub(super) fn address(&self) -> QpAddress {
@@ -152,6 +155,13 @@ impl Reader {
     /// The oldest piece was used.
     pub(super) fn release(&mut self) {
         self.released += 1;
+    }
+
+    /// Fails if the device has reported that the queue pair did.
+    pub(super) fn check(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.kit.watch.failure();
+        }
     }
 
     /// Whether any piece has ever come.

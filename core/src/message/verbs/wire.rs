@@ -15,6 +15,7 @@ use super::nic::Nic;
 use super::outbound::Outbound;
 use super::packet::{Header, broken};
 use super::pairs::Pairs;
+use super::reports::Watch;
 use super::{PACKET, RECEIVE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::head::Head;
@@ -42,6 +43,8 @@ pub(in crate::message) struct VerbsWire {
     channel: CompletionChannel,
     slots: Slots,
     longest: usize,
+    /// Hears what the device reports of the queue pair.
+    watch: Watch,
     /// Something has completed after a push was refused. Written with the state locked.
     made_room: AtomicBool,
     closed: AtomicBool,
@@ -80,7 +83,7 @@ impl VerbsWire {
         timeout: Option<Duration>,
     ) -> Self {
         let VerbsLink { queue_pair, parts, gives_keys } = link;
-        let Parts { completions, channel, slots, sends, depth, longest, nic } = parts;
+        let Parts { completions, channel, slots, sends, depth, longest, watch, nic } = parts;
         let state = State {
             outbound: Outbound::new(queue_pair, sends, depth, nic.inline),
             credits: Credits::new(),
@@ -96,11 +99,12 @@ impl VerbsWire {
         Self {
             state: Mutex::new(state),
             inbound: Mutex::new(Inbound::new(longest)),
-            pairs: Pairs::new(nic.clone(), &completions, &channel, gives_keys),
+            pairs: Pairs::new(nic.clone(), &completions, &channel, watch.link(), gives_keys),
             completions,
             channel,
             slots,
             longest,
+            watch,
             made_room: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             nic,
@@ -360,6 +364,11 @@ impl Wire for VerbsWire {
 
     fn check(&self) -> Result<()> {
         self.nic.check()?;
+        if let Some(error) = self.watch.failure() {
+            // Its requests may never complete.
+            return Err(lock(&self.state).fail(error));
+        }
+        self.pairs.check();
         self.liveness.check(&*self.socket)
     }
 

@@ -11,7 +11,7 @@ use crate::rdma::MemoryRegion;
 fn pairs_on(nic: &Arc<Nic>) -> Pairs {
     let channel = nic.context.completion_channel().unwrap();
     let completions = nic.context.completion_queue_with(1, &channel).unwrap();
-    Pairs::new(nic.clone(), &completions, &channel, true)
+    Pairs::new(nic.clone(), &completions, &channel, &nic.reports.link(), true)
 }
 
 fn join(reader: &Pairs, owner: &Pairs) {
