@@ -3,11 +3,13 @@
 
 mod keys;
 mod lending;
+mod pauses;
 mod registered;
 
 use std::sync::Arc;
 
 pub(super) use self::lending::Lending;
+use self::pauses::Pauses;
 use self::registered::Registered;
 pub(super) use self::registered::Registration;
 use super::memory::Memory;
@@ -39,6 +41,8 @@ struct Slots {
     /// Memory that is not exposed any more and of which pieces may be on their way, or whose end was found with locks held. It is
     /// freed in [`Exposures::reap`], so that the drop of its owner, which is the user's code, never runs within progress.
     retired: Vec<Entry>,
+    /// Memory with which a device has refused to do something.
+    pauses: Pauses,
 }
 
 #[derive(Default)]
@@ -141,7 +145,7 @@ impl Exposures {
             secret,
             shown,
             allocation,
-            device: Registered::Untried,
+            device: Registered::No,
             stock: None,
             rights: Vec::new(),
             sent: 0,
@@ -245,7 +249,7 @@ impl Exposures {
 impl Entry {
     /// Takes what lets peers' devices read the memory of `token`.
     fn end_registration(&mut self, token: &Token) -> Registration {
-        let registered = std::mem::replace(&mut self.device, Registered::Untried);
+        let registered = std::mem::replace(&mut self.device, Registered::No);
         let rights = std::mem::take(&mut self.rights);
         Registration::of((token.slot, token.age), rights, self.stock.take(), registered)
     }

@@ -173,7 +173,10 @@ pub(super) trait OneSided: Send + Sync {
 
     /// Registered memory that has `bytes` without a registration for their own sake: that of all of `shared`, which is kept from one
     /// exposure to the next, or that of a copy. `None` if there is neither, or if the device cannot give rights to parts of it.
-    fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Option<Stock>;
+    ///
+    /// # Errors
+    /// Those of a registration.
+    fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Result<Option<Stock>>;
 
     /// Lets the peer read `stock` as `exposure`, until the rights are revoked. `None` if the device has no room for that.
     ///

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::deadline::Deadline;
 use crate::message::one_sided::{Exposure, Rights, Stock};
 use crate::rdma::MemoryRegion;
 
@@ -26,7 +25,7 @@ impl Registration {
     ) -> Self {
         let region = match registered {
             Registered::Yes(region) => Some(region),
-            _ => None,
+            Registered::No => None,
         };
         Self { exposure, rights, _stock: stock, _region: region }
     }
@@ -41,10 +40,8 @@ impl Drop for Registration {
 /// Whether peers' devices can read memory.
 #[derive(Debug)]
 pub(super) enum Registered {
-    /// Nobody has asked for that.
-    Untried,
+    /// Nobody has asked for that, or it was refused.
+    No,
     /// As long as this lives. It has a share in the bytes.
     Yes(MemoryRegion),
-    /// It was not possible, and is not tried before this.
-    Failed(Deadline),
 }

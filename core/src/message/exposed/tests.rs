@@ -1,6 +1,6 @@
 //! The table of exposed memory.
 
-use super::keys::RETRY;
+use super::pauses::RETRY;
 use super::*;
 use crate::message::lent::Lent;
 use crate::message::mappings::{Mapping, Place};
@@ -90,6 +90,36 @@ fn keys_of_much_memory_are_given_to_those_who_read_much_of_it() {
     assert_eq!(ask(&other, 3 << 27), 5, "one long read");
 }
 
+/// Each message with long data is an exposure: those of an allocation that the device refuses try it once in a while, and not each of them.
+#[test]
+fn an_allocation_that_was_refused_is_tried_once_in_a_while_whatever_its_exposures() {
+    let table = Arc::new(Exposures::new(7));
+    let [first, second] = [(); 2].map(|()| SharedMemory::allocate(64).unwrap());
+    let (mut stocks, mut keys) = (0, 0);
+    let mut ask = |memory: &SharedMemory| {
+        let exposed = table.expose(memory.into()).unwrap();
+        let stock = table.stock(&exposed.token(), 0, 64, |_, _| {
+            stocks += 1;
+            Err(Error::usage("test", "refused"))
+        });
+        assert!(stock.unwrap().is_none());
+        let register = |_: &Lent| {
+            keys += 1;
+            Err(Error::usage("test", "refused"))
+        };
+        assert!(table.key(&exposed.token(), 0, 64, register).unwrap().is_none());
+        (stocks, keys)
+    };
+    assert_eq!([(); 3].map(|()| ask(&first)), [(1, 1); 3]);
+    assert_eq!([(); 3].map(|()| ask(&second)), [(2, 2); 3], "another allocation");
+    std::thread::sleep(RETRY);
+    assert_eq!(
+        (ask(&first), ask(&first), ask(&second)),
+        ((3, 3), (3, 3), (4, 4)),
+        "a failure is not for ever"
+    );
+}
+
 /// The slot may belong to other memory then: whoever had asked for the first must get no key of it, nor change what is kept about the second.
 #[test]
 fn memory_that_is_revoked_while_it_is_registered_leaves_nothing_to_the_next_one_in_its_slot() {
@@ -114,7 +144,7 @@ fn memory_that_is_revoked_while_it_is_registered_leaves_nothing_to_the_next_one_
     let stock = table.stock(&token, 0, 64, |_, _| {
         second.revoke();
         next.push(table.expose(vec![3; 64].into()).unwrap());
-        None
+        Ok(None)
     });
     assert!(matches!(stock, Err(Refusal::Revoked)), "{:?}", stock.err());
 }

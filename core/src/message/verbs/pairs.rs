@@ -274,24 +274,20 @@ impl OneSided for Pairs {
         self.register_for(bytes, Access::REMOTE_READ, Arc::new(bytes.clone()))
     }
 
-    fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Option<Stock> {
+    fn stock(&self, bytes: &Lent, shared: Option<&SharedMemory>) -> Result<Option<Stock>> {
         let (nic, length, access) = (&self.nic, bytes.len() as u64, self.nic.access());
         if !access.contains(Access::BIND) || length == 0 {
-            return None;
+            return Ok(None);
         }
         if let Some(shared) = shared {
             // One registration for all exposures: each is of all of it.
             debug_assert_eq!((bytes.address(), bytes.len()), (shared.as_ptr().cast_const(), shared.len()));
             let register = || self.register_for(bytes, access, shared.mapping());
-            let region = nic.regions.get(shared, register);
-            let region = region.inspect_err(|error| log::info!("no window can show shared memory: {error}"));
-            return region.ok().map(|region| Stock::new(region, length, None));
+            return Ok(Some(Stock::new(nic.regions.get(shared, register)?, length, None)));
         }
-        let held = nic.copies.copy(&nic.domain, &nic.regions, bytes.stable()?);
-        let held =
-            held.inspect_err(|error| log::info!("short memory that peers read is not copied: {error}"));
-        let held = held.ok().flatten()?;
-        Some(Stock::new(held.region().clone(), length, Some(Arc::new(held))))
+        let Some(bytes) = bytes.stable() else { return Ok(None) };
+        let held = nic.copies.copy(&nic.domain, &nic.regions, bytes)?;
+        Ok(held.map(|held| Stock::new(held.region().clone(), length, Some(Arc::new(held)))))
     }
 
     fn show(&self, exposure: Exposure, stock: &Stock) -> Result<Option<(RemoteRegion, Arc<dyn Rights>)>> {

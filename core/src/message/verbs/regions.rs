@@ -18,6 +18,8 @@ use crate::sync::{Mutex, lock};
 pub(super) const MAX_REGIONS: usize = 256;
 /// Bytes of them, unless one alone has more: registered memory is locked.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
+/// What a device says that has no room for another registration.
+const NO_ROOM: [i32; 5] = [libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS, libc::ENOSPC, libc::EDQUOT];
 /// How long nothing is tried after a refusal.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -82,9 +84,12 @@ impl Regions {
     }
 
     /// Registers memory with `register`. If the device has no room, for instance because too little memory may be locked, those that are only
-    /// kept for later make room. Those that windows show end with these.
+    /// kept for later make room. Those that windows show end with these. Whatever else the device refuses costs none of them.
     pub(super) fn making_room(&self, register: impl Fn() -> Result<MemoryRegion>) -> Result<MemoryRegion> {
         register().or_else(|error| {
+            if !NO_ROOM.contains(&error.code()) {
+                return Err(error);
+            }
             let kept = std::mem::take(&mut *lock(&self.all));
             if kept.is_empty() {
                 return Err(error);

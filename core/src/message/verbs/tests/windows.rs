@@ -226,6 +226,42 @@ fn registrations_that_are_kept_make_room_for_others() {
     assert_eq!(read(&both, &again.token(), true).len(), PIECE);
 }
 
+/// A refusal for another reason, which no room would change.
+#[test]
+fn registrations_that_are_kept_stay_if_they_are_not_in_the_way() {
+    let both = Both::new();
+    let shared = SharedMemory::allocate(PIECE).unwrap();
+    drop(both.owner.expose(&shared).map(|exposed| read(&both, &exposed.token(), true)).unwrap());
+    let (held, mut before) = (both.registered_by_owner(), both.owner.registrations());
+    standin::refuse("ibv_reg_mr", libc::EFAULT);
+    drop(both.exposed(&bytes(LONGEST + 1)));
+    assert_eq!((standin::not_called(), registered(&both, &mut before)), (0, 0), "it is not tried again");
+    assert_eq!(both.registered_by_owner(), held, "nothing has ended");
+}
+
+/// As many messages as there are of memory that the device refuses, it is asked once in a while, and other memory keeps its registration.
+#[test]
+fn an_allocation_that_was_refused_costs_no_call_for_each_exposure() {
+    let both = Both::new();
+    let [kept, refused] = [(); 2].map(|()| SharedMemory::allocate(PIECE).unwrap());
+    drop(both.owner.expose(&kept).map(|exposed| read(&both, &exposed.token(), true)).unwrap());
+    let mut before = both.owner.registrations();
+    // Once for all peers and once for this one, each of which asks whether there is room when nothing is kept.
+    (0..3).for_each(|_| standin::refuse("ibv_reg_mr", libc::ENOMEM));
+    for round in 0..10 {
+        let exposed = both.owner.expose(&refused).unwrap();
+        read(&both, &exposed.token(), false);
+        assert_eq!((standin::not_called(), registered(&both, &mut before)), (0, 0), "round {round}");
+    }
+    drop(both.owner.expose(&kept).map(|exposed| read(&both, &exposed.token(), true)).unwrap());
+    assert_eq!(registered(&both, &mut before), 1);
+    drop(both.owner.expose(&refused).map(|exposed| read(&both, &exposed.token(), true)).unwrap());
+    assert_eq!(registered(&both, &mut before), 0, "what was kept stays");
+    std::thread::sleep(Duration::from_millis(1100));
+    drop(both.owner.expose(&refused).map(|exposed| read(&both, &exposed.token(), true)).unwrap());
+    assert_eq!(registered(&both, &mut before), 1, "a failure is not for ever");
+}
+
 /// A link that ends takes its windows with it; what was exposed goes on, and is freed later.
 #[test]
 fn windows_end_with_their_link() {
