@@ -10,12 +10,14 @@
 //! guesses keys finds nothing, and loses its pair at each attempt.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::naming::made_up;
 use super::nic::Nic;
 use super::owner::OwnerEnd;
 use super::reader::{Reader, Unconnected};
 use super::reports::Link;
+use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::lent::Lent;
 use crate::message::one_sided::{Exposure, OneSided, Piece, Rights, Stock, Wanted};
@@ -29,6 +31,9 @@ use crate::sync::{Mutex, lock};
 
 /// Pairs that fail one after the other before a piece has come on any, after which no more are made.
 pub(super) const MAX_FAILURES: u32 = 3;
+/// The pause after the second refusal of an end in a row. Each further one doubles it, up to the last.
+const PAUSE: Duration = Duration::from_millis(50);
+const MAX_DOUBLINGS: u32 = 10;
 
 /// The pairs of one link.
 #[derive(Debug)]
@@ -53,6 +58,10 @@ struct State {
     made: u64,
     /// Pairs that have failed before a piece had come on them, since the last one on which one has.
     failures: u32,
+    /// Ends that were refused since the last one that was connected.
+    refusals: u32,
+    /// No end is made before this.
+    pause: Option<Deadline>,
     closed: bool,
 }
 
@@ -81,7 +90,7 @@ impl Pairs {
     ) -> Self {
         let most = nic.settings.max_read_atomic.min(nic.context.attributes().max_read_atomic_out);
         Self {
-            reader: Mutex::new(State { end: End::None, made: 0, failures: 0, closed: false }),
+            reader: Mutex::new(State::new()),
             owner: Mutex::default(),
             completions: completions.clone(),
             channel: channel.clone(),
@@ -150,6 +159,23 @@ impl Drop for Pairs {
 }
 
 impl State {
+    fn new() -> Self {
+        Self { end: End::None, made: 0, failures: 0, refusals: 0, pause: None, closed: false }
+    }
+
+    /// Notes that making or connecting an end has failed. A shortage may pass, so the next end is only put off, and the first time not
+    /// even that.
+    fn refused(&mut self, error: &Error) {
+        // Places become free as other links end, and asking for one costs nothing.
+        if error.kind() == ErrorKind::Exhausted {
+            return;
+        }
+        if let Some(doublings) = self.refusals.checked_sub(1) {
+            self.pause = Some(Deadline::after(PAUSE * 2_u32.pow(doublings.min(MAX_DOUBLINGS))));
+        }
+        self.refusals = self.refusals.saturating_add(1);
+    }
+
     /// Ends the pair if `outcome` is an error.
     fn checked<T>(&mut self, outcome: Result<T>) -> Result<T> {
         let is_proven = matches!(&self.end, End::Connected(reader) if reader.is_proven());
@@ -174,7 +200,11 @@ impl State {
 
 impl OneSided for Pairs {
     fn is_able(&self) -> bool {
-        self.possible && lock(&self.reader).failures < MAX_FAILURES
+        if !self.possible {
+            return false;
+        }
+        let state = lock(&self.reader);
+        state.failures < MAX_FAILURES && state.pause.is_none_or(|pause| pause.expired())
     }
 
     fn prepare(&self) -> Result<Option<QpAddress>> {
@@ -184,10 +214,8 @@ impl OneSided for Pairs {
         }
         if let End::None = state.end {
             let made = Unconnected::new(&self.nic, &self.channel, &self.link);
-            // Places become free again; what else fails here is likely to fail again.
-            state.failures +=
-                u32::from(made.as_ref().is_err_and(|error| error.kind() != ErrorKind::Exhausted));
-            state.end = End::Unconnected(Box::new(made?));
+            let made = made.inspect_err(|error| state.refused(error))?;
+            state.end = End::Unconnected(Box::new(made));
         }
         match &state.end {
             End::Unconnected(end) => Ok(Some(end.address())),
@@ -209,7 +237,8 @@ impl OneSided for Pairs {
             }
         };
         let connected = end.connect(theirs);
-        let reader = state.checked(connected)?;
+        let reader = connected.inspect_err(|error| state.refused(error))?;
+        (state.refusals, state.pause) = (0, None);
         state.end = End::Connected(Box::new(reader));
         state.made += 1;
         Ok(())

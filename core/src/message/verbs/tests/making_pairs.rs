@@ -78,6 +78,35 @@ fn pairs_are_made_again_as_long_as_they_bring_something() {
     assert!(!reader.is_able(), "{MAX_FAILURES} pairs have brought nothing");
 }
 
+/// Calls that the device refuses within a moment say nothing of the next one.
+#[test]
+fn a_shortage_that_passes_does_not_end_reads_by_the_device() {
+    // The last one behind its own move to init and the three of the owner.
+    for (function, calls) in
+        [("ibv_reg_mr", 0), ("ibv_create_qp", 0), ("ibv_modify_qp", 0), ("ibv_modify_qp", 4)]
+    {
+        let [reader, owner] = [(); 2].map(|()| pairs_on(&nic("null0")));
+        for round in 0..MAX_FAILURES as usize {
+            // The owner ends its earlier one first.
+            let calls = calls + usize::from(calls > 0 && round > 0);
+            standin::refuse_after(function, calls, libc::ENOMEM);
+            let mine = reader.prepare();
+            let connected = mine.and_then(|mine| reader.connect(&owner.admit(&mine.unwrap())?));
+            assert_eq!(kind(connected), Some(ErrorKind::Verbs), "{function}");
+        }
+        assert!(standin::not_called() == 0 && !reader.is_able(), "{function}: it is not tried all the time");
+        let deadline = Deadline::after(Duration::from_secs(10));
+        while !reader.is_able() {
+            assert!(!deadline.expired(), "{function}: it is never tried again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        join(&reader, &owner);
+        assert!(reader.is_able());
+        let region = owner.register(&Lent::of(body(1000))).unwrap();
+        assert_eq!(read(&reader, &region).unwrap(), body(1000));
+    }
+}
+
 /// Nothing is made for a link that has ended, by whichever thread comes late.
 #[test]
 fn a_link_that_has_ended_makes_no_pair() {
