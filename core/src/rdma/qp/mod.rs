@@ -103,7 +103,8 @@ impl QpOptions {
 /// A queue pair in state `S`.
 ///
 /// Dropping it ends its requests without completions and takes its completions out of the completion queue; to see how
-/// outstanding requests end, call [`abort`](Self::abort) and poll first.
+/// outstanding requests end, call [`abort`](Self::abort) and poll first. One that the NIC does not destroy is moved to the error state,
+/// which ends its requests, too.
 pub struct QueuePair<S: State> {
     inner: Inner,
     state: PhantomData<S>,
@@ -285,7 +286,17 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let raw = self.raw.as_ptr();
         // SAFETY: created once, destroyed once; its events were acknowledged when they were read.
-        self.domain.verbs().destroy("a queue pair", |table| unsafe { (table.ibv_destroy_qp)(raw) });
+        let gone =
+            self.domain.verbs().destroy("a queue pair", |table| unsafe { (table.ibv_destroy_qp)(raw) });
+        if gone || self.domain.verbs().forked() {
+            return;
+        }
+        // Its requests would go on, and write to memory whose owner learns from this drop that they have ended.
+        let mut attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        if let Err(errno) = self.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE) {
+            let reason = std::io::Error::from_raw_os_error(errno);
+            log::error!("queue pair {:#x} may still reach registered memory: {reason}", self.number());
+        }
     }
 }
 

@@ -142,6 +142,28 @@ fn a_read_that_was_given_up_ends_although_the_device_hangs() {
     assert!(all(&target) == *memory);
 }
 
+/// The device does not even destroy the queue pair: it writes nothing behind the end of the read all the same.
+#[test]
+fn a_read_that_was_given_up_ends_although_its_queue_pair_stays() {
+    let (both, memory, exposed, pair, target) = ready();
+    let ends = Ends::default();
+    standin::hold(pair);
+    let given_up = read(&both, &exposed.token(), 0, &target, &ends, 1);
+    both.settle();
+    standin::refuse("ibv_destroy_qp", libc::EBUSY);
+    assert!(given_up.cancel());
+    let ended = until(&both, &ends, 1, true).remove(0).1;
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Aborted);
+    assert!(standin::not_called() == 0 && standin::exists(pair));
+    standin::release(pair);
+    standin::settle();
+    assert!(all(&target).iter().all(|byte| *byte == GUARD), "the device writes to memory of the program");
+    drop(both.exposed(&memory));
+    assert!(both.pair().is_some_and(|number| number != pair), "the link goes on");
+    // The stand-in keeps the queue pair, and with it everything that it was made of.
+    std::mem::forget(both);
+}
+
 /// Targets that are too short to be worth a registration, and others among them.
 #[test]
 fn short_reads_are_copied_and_all_end_in_order() {
