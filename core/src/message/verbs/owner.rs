@@ -30,8 +30,11 @@ const MAX_WINDOWS: usize = 1024;
 const TURNS: usize = 32;
 /// How long a device may take for a request that needs no peer; longer, and the pair is ended.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// It is asked so many times at least: on a machine that is overloaded, time passes while neither it nor this thread runs.
+/// It is asked so many times at least, within [`OVERLOADED`]: on a machine with too much to do, time passes while neither it nor this
+/// thread runs.
 const ASKED: u32 = 1000;
+/// How long it may take if it was asked fewer times: progress and whoever revokes wait no longer than this.
+const OVERLOADED: Duration = Duration::from_millis(500);
 
 /// An end until it is closed.
 #[derive(Debug)]
@@ -174,7 +177,8 @@ impl Live {
     /// # Errors
     /// `Timeout` if the device takes too long; what the request ended with.
     fn wait(&self, id: u64) -> Result<()> {
-        let (deadline, mut end, mut asked) = (Deadline::after(PATIENCE), None, 0);
+        let (deadline, last) = (Deadline::after(PATIENCE), Deadline::after(OVERLOADED));
+        let (mut end, mut asked) = (None, 0);
         loop {
             self.completions.poll(1, |completion| end = Some(completion))?;
             asked += 1;
@@ -182,7 +186,7 @@ impl Live {
                 Some(end) if end.id == id => {
                     return end.result.map(drop).map_err(|failure| failure.to_error("read"));
                 }
-                _ if asked < ASKED => {}
+                _ if asked < ASKED && !last.expired() => {}
                 _ => deadline.check("read", "the device to change a window")?,
             }
             std::thread::yield_now();

@@ -186,6 +186,26 @@ fn a_window_that_is_not_invalidated_ends_the_pair() {
     assert!(read(&both, &next.token(), true) == *memory);
 }
 
+/// On a machine where each look at the device takes long, as where many threads want to run.
+#[test]
+fn a_window_is_waited_for_no_longer_when_time_passes_quickly() {
+    fn slow(number: u32) {
+        standin::once_empty(number, move || {
+            std::thread::sleep(Duration::from_millis(5));
+            slow(number);
+        });
+    }
+    let both = Both::new();
+    let exposed = both.exposed(&bytes(2 * PIECE));
+    let owners_end = owners_end(&both);
+    standin::hold(owners_end);
+    slow(owners_end);
+    let start = std::time::Instant::now();
+    exposed.revoke();
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(!standin::exists(owners_end));
+}
+
 /// Each time has held up the owner; so it stays at a few, whatever the number of pairs.
 #[test]
 fn a_device_that_is_late_again_and_again_is_asked_for_no_more_windows() {
