@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use rdma_core_sys::*;
 
 use super::devices::ports;
-use super::machine::{Events, MAX_SGE, Region, close, fail, machine, pipe};
+use super::machine::{Events, MAX_SGE, Region, close, fail, machine, pipe, status};
 use super::notices::{next_notice, note_acknowledged, object_of};
 use super::queues::*;
 use super::windows::{alloc_mw, dealloc_mw};
@@ -105,6 +105,9 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
 }
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    if let Some(errno) = refused("ibv_close_device") {
+        return errno;
+    }
     let mut machine = machine();
     if !machine.is_free(context.cast()) {
         return libc::EBUSY;
@@ -118,6 +121,9 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
 }
 
 unsafe extern "C" fn query_device(context: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
+    if let Some(errno) = refused("ibv_query_device") {
+        return errno;
+    }
     let mut attr = ibv_device_attr {
         max_mr_size: 1 << 40,
         max_qp: 1024,
@@ -148,6 +154,9 @@ unsafe extern "C" fn query_port(
     out: *mut ibv_port_attr,
     _: usize,
 ) -> c_int {
+    if let Some(errno) = refused("ibv_query_port") {
+        return errno;
+    }
     match ports(context).get(usize::from(port).wrapping_sub(1)) {
         // SAFETY: the caller passes a valid output pointer.
         Some(port) => unsafe { *out = port.attr },
@@ -169,6 +178,9 @@ unsafe extern "C" fn query_gid_table(
     _: u32,
     size: usize,
 ) -> isize {
+    if let Some(errno) = refused("_ibv_query_gid_table") {
+        return -(errno as isize);
+    }
     assert_eq!(size, size_of::<ibv_gid_entry>());
     let entries = ports(context).iter().flat_map(|port| &port.gids).take(most);
     let mut count = 0;
@@ -181,6 +193,9 @@ unsafe extern "C" fn query_gid_table(
 }
 
 unsafe extern "C" fn get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int {
+    if let Some(errno) = refused("ibv_get_async_event") {
+        return status(errno);
+    }
     let next = next_notice(|machine| {
         let events = machine.events.get_mut(&context.addr()).expect("an opened device");
         let event = events.waiting.pop_front();
@@ -219,11 +234,17 @@ unsafe extern "C" fn event_type_str(event: ibv_event_type) -> *const c_char {
 }
 
 unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    if let Some(errno) = refused("ibv_alloc_pd") {
+        return fail(errno);
+    }
     machine().adopt(context.cast());
     Box::into_raw(Box::new(ibv_pd { context, handle: 1 }))
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    if let Some(errno) = refused("ibv_dealloc_pd") {
+        return errno;
+    }
     let mut machine = machine();
     if !machine.is_free(pd.cast()) {
         return libc::EBUSY;

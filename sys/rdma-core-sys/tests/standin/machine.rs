@@ -273,6 +273,12 @@ pub(super) fn fail<T>(errno: i32) -> *mut T {
     std::ptr::null_mut()
 }
 
+/// Sets `errno` and returns -1.
+pub(super) fn status(errno: i32) -> i32 {
+    fail::<()>(errno);
+    -1
+}
+
 pub(super) fn pipe() -> [i32; 2] {
     let mut pipe = [-1; 2];
     // SAFETY: `pipe` has room for both descriptors.

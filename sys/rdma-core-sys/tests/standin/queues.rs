@@ -6,11 +6,16 @@ use std::ffi::{c_int, c_uint, c_void};
 use rdma_core_sys::*;
 
 use super::devices::ports;
-use super::machine::{Channel, Cq, FIRST_QP, MAX_SGE, Machine, Qp, Receive, close, fail, machine, pipe};
+use super::machine::{
+    Channel, Cq, FIRST_QP, MAX_SGE, Machine, Qp, Receive, close, fail, machine, pipe, status,
+};
 use super::notices::{acknowledged, next_notice, note_acknowledged, take_wake};
 use super::refused;
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    if let Some(errno) = refused("ibv_create_comp_channel") {
+        return fail(errno);
+    }
     let pipe = pipe();
     let channel = Box::into_raw(Box::new(ibv_comp_channel { context, fd: pipe[0], refcnt: 0 }));
     let mut machine = machine();
@@ -20,6 +25,9 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    if let Some(errno) = refused("ibv_destroy_comp_channel") {
+        return errno;
+    }
     let mut machine = machine();
     if !machine.is_free(channel.cast()) {
         return libc::EBUSY;
@@ -38,6 +46,9 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
+    if let Some(errno) = refused("ibv_create_cq") {
+        return fail(errno);
+    }
     let mut machine = machine();
     let handle = machine.cqs.len() as u32;
     let raw =
@@ -64,6 +75,9 @@ pub(super) unsafe extern "C" fn create_cq(
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    if let Some(errno) = refused("ibv_destroy_cq") {
+        return errno;
+    }
     let mut machine = machine();
     if !machine.is_free(cq.cast()) {
         return libc::EBUSY;
@@ -98,6 +112,9 @@ pub(super) unsafe extern "C" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    if let Some(errno) = refused("ibv_get_cq_event") {
+        return status(errno);
+    }
     let next = next_notice(|machine| {
         let channel = machine.channels.get_mut(&channel.addr()).expect("a channel");
         (channel.pipe, channel.waiting.pop_front())
@@ -125,12 +142,18 @@ pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
+    if let Some(errno) = refused("ibv_req_notify_cq") {
+        return errno;
+    }
     // SAFETY: the queue is live.
     machine().cq(unsafe { (*cq).handle }).notify = true;
     0
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
+    if let Some(errno) = refused("ibv_poll_cq") {
+        return -errno;
+    }
     let mut machine = machine();
     let Machine { cqs, qps, .. } = &mut *machine;
     // SAFETY: the queue is live.
@@ -341,6 +364,11 @@ pub(super) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: the queue pair is live.
     let number = unsafe { (*qp).qp_num };
+    if let Some(errno) = refused("ibv_post_recv") {
+        // SAFETY: the caller passes a valid output pointer.
+        unsafe { *bad = first };
+        return errno;
+    }
     let mut machine = machine();
     let record = machine.qp(number);
     let mut result = 0;

@@ -1,6 +1,7 @@
 //! Links over queue pairs of the stand-in, between two ends in one process; peers that send whatever they like; and messengers of
 //! which one cannot use its device.
 
+mod calls;
 mod closing;
 mod ending;
 mod falling_back;

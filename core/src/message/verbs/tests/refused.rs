@@ -170,7 +170,9 @@ fn without_a_device_that_can_the_owner_sends_the_data() {
 #[test]
 fn what_the_devices_refuse_the_owner_sends() {
     let memory = bytes(2 * PIECE);
-    for (function, calls) in [("ibv_reg_mr", 0), ("ibv_create_qp", 0), ("ibv_modify_qp", 0)] {
+    for (function, calls) in
+        [("ibv_reg_mr", 0), ("ibv_create_cq", 0), ("ibv_create_qp", 0), ("ibv_modify_qp", 0)]
+    {
         let both = Both::new();
         both.settle();
         standin::refuse_after(function, calls, libc::ENOMEM);
@@ -185,7 +187,9 @@ fn what_the_devices_refuse_the_owner_sends() {
     // Of the owner's two registrations, one for a copy, one of the memory itself.
     for refusals in [
         &[("ibv_reg_mr", 0), ("ibv_reg_mr", 0)][..],
+        &[("ibv_create_cq", 0)],
         &[("ibv_create_qp", 0)],
+        &[("ibv_modify_qp", 0)],
         &[("ibv_modify_qp", 1)],
         &[("ibv_modify_qp", 2)],
         &[("ibv_modify_qp", 3)],
