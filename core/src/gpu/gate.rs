@@ -142,7 +142,7 @@ mod tests {
         assert!(!try_copy() && start.elapsed() < PATIENCE / 2);
         drop(freeing);
         assert!(try_copy());
-        stream.synchronize(crate::Deadline::after(Duration::from_secs(30))).unwrap();
+        stream.synchronize(Deadline::after(Duration::from_secs(30))).unwrap();
     }
 
     /// It may be the user's code.

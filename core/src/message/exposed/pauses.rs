@@ -3,6 +3,7 @@
 //! A message with long data is an exposure of its own, so the pause belongs to the allocation where there is one. Otherwise each message
 //! of an allocation that cannot be registered would be a call of the kernel in vain, and cost others the registrations that make room.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::deadline::Deadline;
@@ -12,7 +13,7 @@ use crate::message::one_sided::Exposure;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What a device has refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Refused {
     /// Memory of which windows show a part.
     Stock,
@@ -21,7 +22,7 @@ pub(super) enum Refused {
 }
 
 /// The memory with which it has refused that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Whose {
     Allocation(u64),
     /// Nobody knows when other memory is freed, and what comes after it.
@@ -31,18 +32,24 @@ pub(super) enum Whose {
 /// The pauses of all exposed memory.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    all: Vec<(Whose, Refused, Deadline)>,
+    all: HashMap<(Whose, Refused), Deadline>,
+    /// So many were left when those that are over were last forgotten.
+    left: usize,
 }
 
 impl Pauses {
-    /// Begins one. Those that are over are forgotten.
+    /// Begins one.
     pub(super) fn begin(&mut self, whose: Whose, what: Refused) {
-        self.all.retain(|(.., until)| !until.expired());
-        self.all.push((whose, what, Deadline::after(RETRY)));
+        // There may be one for each of many messages: to look at all of them each time would take longer than the messages.
+        if self.all.len() >= 2 * self.left.max(32) {
+            self.all.retain(|_, until| !until.expired());
+            self.left = self.all.len();
+        }
+        self.all.insert((whose, what), Deadline::after(RETRY));
     }
 
     /// Whether `what` was refused for this memory a moment ago.
     pub(super) fn holds(&self, whose: Whose, what: Refused) -> bool {
-        self.all.iter().any(|known| (known.0, known.1) == (whose, what) && !known.2.expired())
+        self.all.get(&(whose, what)).is_some_and(|until| !until.expired())
     }
 }
