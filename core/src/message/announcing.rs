@@ -74,6 +74,39 @@ impl Engine {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::bounds_tests::member_of;
+    use super::super::handshake::Handshake;
+    use super::*;
+    use crate::sync::lock;
+
+    /// The last handshake may end after progress has looked and before anybody sleeps. Nothing would tell of that.
+    #[test]
+    fn nobody_sleeps_while_a_peer_that_has_left_is_to_end() {
+        let member = member_of(1, 0);
+        let engine = Engine::new(member.hub.clone(), Duration::MAX).unwrap();
+        let mut turn = Turn::default();
+        let handshake = Handshake::begin(&member.hub, member.rank, member.generation);
+        turn.leaving.push(member);
+        assert!(!engine.announce(&mut turn), "another link is being made");
+        drop(handshake);
+        assert!(engine.announce(&mut turn));
+    }
+
+    /// The first sleep would never end, and the descriptor would stay readable for good once it was woken.
+    #[test]
+    fn an_event_loop_that_is_armed_twice_is_awake_at_once() {
+        let hub = member_of(1, 0).hub.clone();
+        let engine = Engine::new(hub, Duration::MAX).unwrap();
+        assert!(!engine.arm().unwrap() && !engine.arm().unwrap());
+        lock(&engine.turn).disarm(&engine.hub.alarm);
+        assert!(!engine.hub.alarm.has_sleepers());
+    }
+}
+
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;

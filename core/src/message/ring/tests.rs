@@ -24,6 +24,7 @@ use crate::sync::raw::AtomicU64;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 mod descriptors;
+mod waking;
 
 thread_local! {
     static FULL: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };

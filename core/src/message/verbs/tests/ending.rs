@@ -46,9 +46,22 @@ fn a_failed_request_ends_the_link_with_advice() {
     assert!(one.has_arrived(), "nothing is waited for");
 }
 
+/// The completion that tells of the failure is taken on the way to sleep, so nothing else would.
+#[test]
+fn nobody_sleeps_on_a_link_that_has_failed() {
+    let [one, _two] = pair();
+    standin::fail_next(number(&one), ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+    assert!(push(&one, head(1, b"a"), b"a"));
+    standin::settle();
+    assert!(one.arm().unwrap());
+}
+
 #[test]
 fn a_device_that_fails_ends_its_links() {
     let [one, _two] = pair();
+    one.check().unwrap();
+    // An event about a single queue pair leaves the other links of the device alone.
+    standin::raise(number(&one), rdma_core_sys::ibv_event_type::IBV_EVENT_QP_ACCESS_ERR);
     one.check().unwrap();
     standin::raise(number(&one), rdma_core_sys::ibv_event_type::IBV_EVENT_DEVICE_FATAL);
     let error = one.check().unwrap_err();
