@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::batch::Batch;
 use super::config::Limits;
 use super::exposed::{Exposed, Exposures, Refusal};
 use super::handlers::Handlers;
@@ -19,13 +20,18 @@ use super::wire::{Landing, Sink, Wire};
 use super::*;
 use crate::Deadline;
 use crate::error::Result;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+
+mod lines;
+mod reads;
 
 /// Keeps what is pushed, `room` frames of it.
 #[derive(Debug)]
 struct Kept {
     frames: Mutex<Vec<(Head, Vec<u8>)>>,
     room: usize,
+    /// Whether it says once that it has made room.
+    made_room: AtomicBool,
 }
 
 impl Wire for Arc<Kept> {
@@ -51,7 +57,7 @@ impl Wire for Arc<Kept> {
     }
 
     fn take_room(&self) -> bool {
-        false
+        self.made_room.swap(false, Ordering::AcqRel)
     }
 
     fn has_ended(&self) -> bool {
@@ -82,7 +88,7 @@ impl Wire for Arc<Kept> {
 }
 
 fn kept(room: usize) -> Arc<Kept> {
-    Arc::new(Kept { frames: Mutex::default(), room })
+    Arc::new(Kept { frames: Mutex::default(), room, made_room: AtomicBool::new(false) })
 }
 
 impl Kept {
@@ -296,6 +302,25 @@ fn an_inbox_counts_messages_and_bytes() {
     inbox.release(1, 50, &limits);
     assert_eq!((put(0), put(0), put(0), put(0)), (Put::Taken, Put::Taken, Put::Taken, Put::Full), "messages");
     assert_eq!(inbox.charge(0, &limits, || true), Put::Full);
+}
+
+/// A thread dispatches messages itself that it has read: they never are in the inbox.
+#[test]
+fn messages_past_the_inbox_are_as_bounded_as_those_in_it() {
+    for (length, most) in [(50, 2), (0, 4)] {
+        let (handlers, member, line) = (Handlers::default(), member(), line(&kept(0)));
+        handlers.set_callback("on", 1, |_| {}).unwrap();
+        let mut batch = Batch::default();
+        let mut incoming = Incoming::new(&handlers, &member, &line, Some(&mut batch));
+        let body = vec![1; length];
+        for sequence in 0..most {
+            let head = Head { sequence, ..Head::new(Operation::Message, 1, 0, length) };
+            assert!(incoming.frame(head, &body).unwrap());
+        }
+        let head = Head { sequence: most, ..Head::new(Operation::Message, 1, 0, 1) };
+        let error = incoming.frame(head, &[1]).unwrap_err();
+        assert!(error.message().contains("credit"), "{length} bytes: {error}");
+    }
 }
 
 #[test]

@@ -292,6 +292,10 @@ mod tests {
         inbox.push(gone());
         assert_eq!(inbox.charge(10, &LIMITS, || panic!("the peer is gone")), Put::Over);
         assert_eq!(inbox.put(10, &LIMITS, || panic!("the peer is gone")), Put::Over);
+        // Once it was told, the inbox is empty, and nobody has it.
+        inbox.take(1, &mut VecDeque::new());
+        assert_eq!(inbox.unclaim(0, 0, &LIMITS), (None, false));
+        assert!(inbox.claim(10, &LIMITS).is_none());
     }
 
     #[test]

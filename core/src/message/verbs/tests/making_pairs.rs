@@ -70,11 +70,19 @@ fn pairs_are_made_again_as_long_as_they_bring_something() {
         refused(revoked()).unwrap_err();
         assert!(!reader.is_connected());
     }
-    for _ in 0..MAX_FAILURES {
-        assert!(reader.is_able());
-        join(&reader, &owner);
-        refused(revoked()).unwrap_err();
-    }
+    let fails = |count| {
+        for _ in 0..count {
+            assert!(reader.is_able());
+            join(&reader, &owner);
+            refused(revoked()).unwrap_err();
+        }
+    };
+    fails(MAX_FAILURES - 1);
+    join(&reader, &owner);
+    assert_eq!(read(&reader, &region).unwrap(), body(1000));
+    refused(revoked()).unwrap_err();
+    // Those before count no more.
+    fails(MAX_FAILURES);
     assert!(!reader.is_able(), "{MAX_FAILURES} pairs have brought nothing");
 }
 
@@ -135,4 +143,17 @@ fn a_link_without_a_place_gets_one_later() {
     assert_eq!(kind(other.prepare()), Some(ErrorKind::Exhausted));
     drop(readers.pop());
     assert!(other.prepare().unwrap().is_some());
+}
+
+/// Memory that stays exposed keeps what its peers have of it, and with it their ends, unless those have ended.
+#[test]
+fn another_pair_ends_what_the_one_before_shows() {
+    let [reader, owner] = [(); 2].map(|()| pairs_on(&nic("null0")));
+    join(&reader, &owner);
+    let stock = owner.stock(&Lent::of(body(64)), None).unwrap();
+    let (_, rights) = owner.show((0, 0), &stock).unwrap().expect("there is room for a window");
+    assert!(!rights.is_closed());
+    reader.abandon();
+    join(&reader, &owner);
+    assert!(rights.is_closed());
 }
