@@ -152,4 +152,44 @@ mod tests {
             while life.hub.take_ready().is_some() {}
         }
     }
+
+    /// A third life may have connected, so that nobody else knows the second one.
+    #[test]
+    fn a_life_that_waits_for_an_earlier_one_ends_with_its_messenger() {
+        let lives = [0, 1].map(|life| member_of(1, life));
+        let engine = Engine::new(lives[0].hub.clone(), std::time::Duration::MAX).unwrap();
+        let why = Error::new(ErrorKind::PeerLost, "test", "it left");
+        engine.add_burial(&lives[0], Vec::new(), &why, settled());
+        engine.replace(lives[1].clone(), false);
+        assert!(engine.next_arrival().is_none(), "it waits for the first life");
+        engine.leave(Deadline::after(std::time::Duration::ZERO)).1.unwrap();
+        assert!(lives[1].end().is_some());
+        for life in &lives {
+            life.hub.clear();
+            life.hub.departures.clear();
+            while life.hub.take_ready().is_some() {}
+        }
+    }
+
+    /// All that was under way has ended when a peer is closed.
+    #[test]
+    fn whoever_closes_a_peer_waits_for_the_thread_that_ends_it() {
+        let member = member_of(1, 0);
+        let engine = Engine::new(member.hub.clone(), std::time::Duration::MAX).unwrap();
+        let why = Error::new(ErrorKind::PeerLost, "test", "it left");
+        engine.add_burial(&member, Vec::new(), &why, settled());
+        let taken = engine.burials.take(|_| true).expect("one is to end");
+        let soon = Deadline::after(std::time::Duration::from_secs(30));
+        std::thread::scope(|scope| {
+            let closes = scope.spawn(|| engine.bury_these(std::slice::from_ref(&member), soon));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!closes.is_finished());
+            drop(taken);
+        });
+        assert!(!engine.burials.have(|_| true));
+        member.inbox.drain();
+        member.hub.clear();
+        member.hub.departures.clear();
+        while member.hub.take_ready().is_some() {}
+    }
 }

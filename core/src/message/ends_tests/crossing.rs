@@ -211,3 +211,18 @@ fn a_link_that_is_never_made_leaves_time_to_what_was_sent() {
         closes.join().unwrap().unwrap();
     });
 }
+
+/// A peer that dies ends all of its links. The end of one is seen before what lies on the other.
+#[test]
+fn the_end_of_one_link_takes_nothing_from_the_other() {
+    let Crossing { a, b, gates: [gate_a, gate_b], to_b, to_a, log, .. } = crossing(false);
+    open(&gate_a, &to_b);
+    open(&gate_b, &to_a);
+    until(&[&b], || lock(&b.core.engine.turn).links.iter().count() == 2);
+    send_three(&to_b);
+    a.progress().unwrap();
+    to_b.member.lines().iter().for_each(|line| line.wire().unwrap().close(true));
+    until(&[&b], || lock(&log).last().is_some_and(|last| !last.starts_with("message")));
+    let log = lock(&log).clone();
+    assert_eq!(log[..log.len() - 1], ["message 0", "message 1", "message 2"]);
+}

@@ -299,3 +299,43 @@ fn closing_ends_an_earlier_peer_that_has_left_while_a_link_is_made() {
         "it is kept as long as anything holds the messenger's parts"
     );
 }
+
+/// There is no room for the goodbye, and there never will be.
+#[test]
+fn closing_waits_for_no_room_at_a_process_that_has_gone() {
+    let pair = pair(true);
+    for length in [1000, 0] {
+        while pair.to_b.send(1, &vec![0; length]).unwrap() == Sent::Done {}
+    }
+    pair.to_a.member.sender("test").unwrap().wire().unwrap().close(true);
+    pair.to_b.close(Duration::from_millis(100)).unwrap();
+}
+
+/// Another thread makes progress, and lets the links go at the end of its turn.
+#[test]
+fn links_of_a_peer_that_is_closed_in_the_middle_of_a_turn_go_with_it() {
+    let pair = pair(true);
+    let engine = &pair.a.core.engine;
+    let turn = lock(&engine.turn);
+    pair.to_b.close(SOON).unwrap();
+    assert_eq!(turn.links.iter().count(), 1);
+    drop(turn);
+    pair.a.progress().unwrap();
+    assert_eq!(lock(&engine.turn).links.iter().count(), 0);
+}
+
+/// Neither can say goodbye before the other one has made room for it.
+#[test]
+fn two_sides_with_full_links_may_close_at_once() {
+    let pair = pair(true);
+    for peer in [&pair.to_a, &pair.to_b] {
+        for length in [1000, 0] {
+            while peer.send(1, &vec![0; length]).unwrap() == Sent::Done {}
+        }
+    }
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| pair.to_a.close(Duration::from_secs(5)));
+        pair.to_b.close(Duration::from_secs(5)).unwrap();
+        other.join().unwrap().unwrap();
+    });
+}

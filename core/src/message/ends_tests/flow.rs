@@ -47,6 +47,7 @@ fn a_queue_that_was_dropped_holds_up_nobody() {
         error.is_some()
     });
     assert_eq!(error.unwrap().kind(), ErrorKind::Remote);
+    assert_eq!(a.queue(1).unwrap().len(), 0, "what waited there is gone");
 }
 
 /// Messages of a peer's earlier life lie in a queue before those of the one that lives: its drop tells that one.

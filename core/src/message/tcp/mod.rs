@@ -159,11 +159,58 @@ impl Wire for TcpWire {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::io::{self, Read, Write};
     use std::net::{Ipv4Addr, TcpListener};
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::Deadline;
+    use crate::message::head::Operation;
+
+    #[derive(Debug)]
+    struct Socket(TcpStream);
+
+    impl RawStream for Socket {
+        fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
+            (&self.0).read(into)
+        }
+
+        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
+            (&self.0).write(from)
+        }
+
+        fn shutdown(&self, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    /// A socket that is closed with something unread takes along what the system has not sent yet, so closing waits for that.
+    #[test]
+    fn what_the_system_has_not_sent_has_not_arrived() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mine = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        [&mine, &theirs].into_iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+        let wire = TcpWire::new(Box::new(Socket(mine)), 1 << 20, Arc::default(), None);
+        assert!(wire.has_arrived());
+        let mut bytes = vec![0; 64 << 10];
+        while wire.kick().unwrap() {
+            let head = Head::new(Operation::Message, 1, 0, bytes.len());
+            assert!(wire.push(head, &bytes).unwrap());
+        }
+        assert!(!wire.has_arrived(), "the peer reads nothing");
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while !(wire.kick().unwrap() && wire.has_arrived()) {
+            // Fails as long as nothing is there.
+            let _ = theirs.read(&mut bytes);
+            assert!(!deadline.expired(), "the peer has read all");
+        }
+    }
 
     #[test]
     fn ends_of_one_address_are_near_and_no_others() {
