@@ -209,12 +209,13 @@ impl std::fmt::Debug for Door {
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use crate::deadline::Deadline;
     use crate::message::credit::Amount;
     use crate::message::hub::Hub;
     use crate::message::ring::tests::NO_MEMORY;
     use crate::message::{Address, Messenger, MessengerConfig, Secret};
+    use crate::net::ready::wait_readable;
     use crate::net::{Address as Socket, Listener, Network, purpose};
-    use crate::sync::AtomicUsize;
 
     const SOON: Duration = Duration::from_secs(30);
     const ME: Hello = Hello {
@@ -235,34 +236,35 @@ mod tests {
         network.listen_tcp("127.0.0.1".parse().unwrap(), claims).unwrap()
     }
 
-    /// A door, how many it has welcomed, and rank 1, which has connected to it.
-    fn door() -> (Door, Arc<AtomicUsize>, Box<dyn RawStream>) {
+    /// The streams of those who were welcomed.
+    type Welcomed = Arc<Mutex<Vec<Box<dyn RawStream>>>>;
+
+    /// A door, those whom it has welcomed, and rank 1, which has connected to it.
+    fn door() -> (Door, Welcomed, Box<dyn RawStream>) {
         let network = Network::new(Secret::from_bytes([3; 32]));
         let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: 0, to: Claims::ANY };
         let mut listener = network.listen_unix(claims).unwrap();
         let Socket::Unix(at) = listener.address().clone() else { panic!("a unix socket") };
         let claims = Claims { purpose: purpose::MESSAGES, scope: 0, from: 1, to: 0 };
         let client = std::thread::spawn(move || network.connect_unix(&at, claims, SOON.into()).unwrap());
-        let welcomed = Arc::new(AtomicUsize::new(0));
-        let count = welcomed.clone();
+        let welcomed = Welcomed::default();
+        let streams = welcomed.clone();
         let hub = Arc::new(Hub::new(MessengerConfig::default().limits, 5).unwrap());
         let answer = move |hello: &Hello| Some(Handshake::begin(&hub, hello.rank, hello.generation));
-        let welcome = move |_, _, _, _| {
-            count.fetch_add(1, Ordering::AcqRel);
-        };
+        let welcome = move |_, _, raw, _| lock(&streams).push(raw);
         let door = Door::new(ME, None, Box::new(answer), Box::new(welcome)).unwrap();
         door.admit(listener.accept(SOON.into()).unwrap());
         (door, welcomed, client.join().unwrap().into_raw())
     }
 
     /// Lets the door look until it has no one left who has not introduced himself; the number of those welcomed.
-    fn settle(door: &Door, welcomed: &AtomicUsize) -> usize {
+    fn settle(door: &Door, welcomed: &Welcomed) -> usize {
         let start = Instant::now();
         while !lock(&door.waiting).is_empty() {
             door.progress();
             assert!(start.elapsed() < SOON, "not in time");
         }
-        welcomed.load(Ordering::Acquire)
+        lock(welcomed).len()
     }
 
     #[test]
@@ -276,7 +278,7 @@ mod tests {
         waiting[0].until = Instant::now();
         drop(waiting);
         door.progress();
-        assert!(lock(&door.waiting).is_empty() && welcomed.load(Ordering::Acquire) == 0);
+        assert!(lock(&door.waiting).is_empty() && lock(&welcomed).is_empty());
     }
 
     #[test]
@@ -289,6 +291,17 @@ mod tests {
             assert!(hello.send(&*raw, None, None));
             assert_eq!(settle(&door, &welcomed), expected, "{hello:?}");
         }
+    }
+
+    /// Its next message would wake the service thread without end: nobody reads it there.
+    #[test]
+    fn a_peer_that_was_welcomed_is_not_listened_to_any_more() {
+        let (door, welcomed, raw) = door();
+        assert!(Hello { rank: 1, generation: 6, meant: 5, ..ME }.send(&*raw, None, None));
+        assert_eq!(settle(&door, &welcomed), 1);
+        assert_eq!(raw.write(b"message", &[]).unwrap(), 7);
+        assert!(wait_readable(lock(&welcomed)[0].fd(), SOON.into()).unwrap());
+        assert!(!wait_readable(door.fd(), Deadline::after(Duration::ZERO)).unwrap());
     }
 
     /// The beginning of a record of another version, whose rest may have another length.

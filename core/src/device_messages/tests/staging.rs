@@ -37,6 +37,23 @@ fn staging_memory_of_copies_that_have_ended_is_free() {
     }
 }
 
+/// Copies from mapped memory ask for no staging memory, and nothing may be dispatched for long.
+#[test]
+fn few_copies_that_have_ended_keep_what_they_used() {
+    let context = context(0);
+    let (pool, into) = (Pool::of(&context).unwrap(), buffer(&context, &[0; 100]));
+    let (from, to) = (buffer(&context, &[1; 100]).slice(..).unwrap(), into.slice(..).unwrap());
+    let start = Instant::now();
+    for _ in 0..200 {
+        let copy = pool.copy(&to, &from).unwrap();
+        while !copy.is_done().unwrap() {
+            assert!(start.elapsed() < SOON, "a copy does not end");
+        }
+    }
+    let shares = Arc::strong_count(&into);
+    assert!(shares < 50, "{shares} shares in the memory");
+}
+
 /// Whoever asks for memory of a device and does not read the answer takes no staging memory from others.
 #[test]
 fn peers_that_do_not_read_hold_no_staging_memory() {

@@ -73,6 +73,28 @@ fn owners_of_long_data_are_dropped_in_dispatch() {
     assert_eq!((lock(&free).clone(), lock(&ended).clone()), (vec![true], vec![1]));
 }
 
+/// It ends in the middle of dispatch, which looks at the beginning for memory to free.
+#[test]
+fn long_data_that_a_callback_takes_back_is_freed_before_its_completion_runs() {
+    let pair = pair(true);
+    let (line, free) = (pair.to_b.member.sender("test").unwrap(), Arc::<Mutex<Vec<bool>>>::default());
+    let (ended, freed) = (Arc::<Mutex<Vec<usize>>>::default(), free.clone());
+    let seen = ended.clone();
+    let done = move |outcome: Result<Delivery>| {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Aborted);
+        let count = lock(&freed).len();
+        lock(&seen).push(count);
+    };
+    let sending = pair.to_b.send_long(9, b"", owned(line, &free, 10), SOON, done).unwrap().posted().unwrap();
+    pair.a.on(2, move |_| assert!(sending.cancel())).unwrap();
+    assert_eq!(pair.to_a.send(2, b"").unwrap(), Sent::Done);
+    until(&[], || {
+        pair.a.progress().unwrap();
+        pair.a.dispatch(usize::MAX) > 0
+    });
+    assert_eq!((lock(&free).clone(), lock(&ended).clone()), (vec![true], vec![1]));
+}
+
 /// A completion that a read refuses is dropped without locks, and so is one whose peer has ended.
 #[test]
 fn completions_that_are_refused_are_dropped_without_locks() {

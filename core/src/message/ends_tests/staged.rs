@@ -194,3 +194,20 @@ fn memory_that_cannot_be_handed_over_or_mapped_is_staged() {
         assert!(lock(&ended)[2] && pair.to_a.mappings() == 1 && pair.to_a.lost().is_none());
     }
 }
+
+/// A completion may have the memory for itself.
+#[test]
+fn memory_that_was_read_into_is_let_go_before_the_completion_runs() {
+    let pair = pair(false);
+    let exposed = pair.a.expose(vec![1; 100]).unwrap();
+    let (bytes, shares) = (Arc::new(Mutex::new(vec![0; 100])), Arc::<Mutex<Vec<usize>>>::default());
+    let target = Target::new(Box::new(Into { bytes: bytes.clone(), mapped: Arc::default() }));
+    let seen = shares.clone();
+    let done = move |read: Result<()>| {
+        read.unwrap();
+        lock(&seen).push(Arc::strong_count(&bytes));
+    };
+    pair.to_a.read_into(&exposed.token(), 0, target, SOON, done).unwrap().posted().unwrap();
+    until(&[&pair.a, &pair.b], || !lock(&shares).is_empty());
+    assert_eq!(*lock(&shares), [1]);
+}

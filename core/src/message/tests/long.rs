@@ -290,3 +290,31 @@ fn messages_of_different_deadlines_end_one_after_the_other() {
     until(&[&a, &b], || ended.len() == 3);
     assert_eq!(kinds(ended.take()), vec![Err(ErrorKind::Timeout); 3]);
 }
+
+/// A poll dispatches the end of long data in its place, although messages go past the inbox.
+#[test]
+fn an_answer_to_long_data_stays_between_the_messages_around_it() {
+    let (a, b) = (messenger(0), messenger(1));
+    let offers = b.queue(2).unwrap();
+    let seen = Seen::new();
+    let add = seen.adder();
+    a.on(1, move |message| add(message.bytes()[0])).unwrap();
+    let (to_b, add) = (a.connect(b.address(), SOON).unwrap(), seen.adder());
+    let sent = to_b.send_long(2, b"", vec![1; 8], SOON, move |outcome| {
+        assert_eq!(outcome.unwrap(), Delivery::Refused);
+        add(9);
+    });
+    assert!(sent.unwrap().is_posted());
+    until(&[&a, &b], || !offers.is_empty());
+    let offer = offers.try_recv().unwrap();
+    let to_a = offer.peer().clone();
+    a.progress().unwrap();
+    assert_eq!(to_a.send(1, &[1]).unwrap(), Sent::Done);
+    b.progress().unwrap();
+    drop(offer);
+    b.progress().unwrap();
+    assert_eq!(to_a.send(1, &[2]).unwrap(), Sent::Done);
+    b.progress().unwrap();
+    until(&[&a, &b], || seen.len() == 3);
+    assert_eq!(seen.take(), [1, 9, 2]);
+}

@@ -32,3 +32,23 @@ fn what_is_waited_for_comes_or_the_deadline_does() {
         }
     }
 }
+
+/// A program may have something else to do between two callbacks.
+#[test]
+fn no_more_callbacks_run_than_were_asked_for() {
+    let (a, b) = (messenger(0), messenger(1));
+    let seen = Seen::new();
+    let add = seen.adder();
+    b.on(1, move |message| add(message.bytes()[0])).unwrap();
+    let to_b = a.connect(b.address(), SOON).unwrap();
+    (0..5).for_each(|n| assert_eq!(to_b.send(1, &[n]).unwrap(), Sent::Done));
+    let start = Instant::now();
+    while seen.len() < 5 {
+        a.progress().unwrap();
+        b.progress().unwrap();
+        let before = seen.len();
+        b.dispatch(2);
+        assert!(seen.len() - before <= 2);
+        assert!(start.elapsed() < SOON, "not in time");
+    }
+}
