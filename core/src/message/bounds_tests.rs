@@ -315,7 +315,7 @@ fn messages_past_the_inbox_are_as_bounded_as_those_in_it() {
         let body = vec![1; length];
         for sequence in 0..most {
             let head = Head { sequence, ..Head::new(Operation::Message, 1, 0, length) };
-            assert!(incoming.frame(head, &body).unwrap());
+            incoming.frame(head, &body).unwrap();
         }
         let head = Head { sequence: most, ..Head::new(Operation::Message, 1, 0, 1) };
         let error = incoming.frame(head, &[1]).unwrap_err();

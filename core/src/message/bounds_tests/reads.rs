@@ -38,21 +38,22 @@ fn a_read_that_is_too_late_when_its_memory_is_mapped_holds_up_no_other() {
     assert!(reads.ask((1, usize::MAX), None, |_, _, _: &[u8]| Ok(true)).unwrap());
     assert_eq!(reads.expire().len(), 1);
     within(&mut reads, Duration::from_secs(30));
-    assert!(reads.mapped(late, Some(Arc::new(Mapping::open(fd, place).unwrap()))).unwrap().is_none());
+    assert!(reads.mapped(late as u32, Some(Arc::new(Mapping::open(fd, place).unwrap()))).unwrap().is_none());
     assert!(reads.can_copy(), "the second one is of the same memory");
 }
 
 #[test]
 fn reads_end_with_their_link_in_the_order_of_the_calls_although_numbers_start_over() {
     let (mut reads, token) = reads(0, 0);
-    reads.next = u32::MAX - 1;
+    let first = u64::from(u32::MAX) - 1;
+    reads.next = first;
     for _ in 0..4 {
         reads.add((token, 0), Vec::new(), Deadline::after(Duration::from_secs(30)), Box::new(|_| {}));
     }
     let why = crate::Error::peer_lost("test", 1, "on purpose");
     let ended = reads.fail(&why).settle(Deadline::after(Duration::ZERO));
-    let numbers: Vec<u32> = ended.iter().map(|finished| finished.id).collect();
-    assert_eq!(numbers, [u32::MAX - 1, u32::MAX, 0, 1]);
+    let numbers: Vec<u64> = ended.iter().map(|finished| finished.id).collect();
+    assert_eq!(numbers, [0, 1, 2, 3].map(|nth| first + nth));
 }
 
 /// Handles keep the link for long, and what was landing may be large.

@@ -150,7 +150,7 @@ fn a_link_without_a_place_gets_one_later() {
 fn another_pair_ends_what_the_one_before_shows() {
     let [reader, owner] = [(); 2].map(|()| pairs_on(&nic("null0")));
     join(&reader, &owner);
-    let stock = owner.stock(&Lent::of(body(64)), None).unwrap();
+    let stock = owner.stock(&Lent::of(body(64)), None).unwrap().unwrap();
     let (_, rights) = owner.show((0, 0), &stock).unwrap().expect("there is room for a window");
     assert!(!rights.is_closed());
     reader.abandon();
