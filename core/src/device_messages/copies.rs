@@ -7,6 +7,7 @@ use super::blocks::Block;
 use crate::error::{Error, Result};
 use crate::gpu::{Context, DeviceSlice, Event, KeepAlive, Stream};
 use crate::message::device::Underway;
+use crate::message::guarding::drop_guarded;
 use crate::sync::{Mutex, lock};
 
 /// Copies that wait for somebody who looks, beyond which the next one looks itself.
@@ -136,7 +137,7 @@ impl Copies {
     pub(super) fn reap(&self) {
         self.look();
         let used = std::mem::take(&mut lock(&self.lists).used);
-        drop(used);
+        used.into_iter().for_each(drop_guarded);
     }
 
     /// Whether [`reap`](Self::reap) has something to drop, now or later.

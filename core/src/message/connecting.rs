@@ -239,8 +239,9 @@ impl Core {
             let member = Arc::new(Member::new(identity, self.engine.hub.clone(), eager, hello.inbox));
             if is_outdated {
                 // The peer has ended this link, and has connected anew, before it was made here: it is read to its end, which does not end the
-                // life of the link that came after it, and nobody gets it.
+                // life of the link that came after it, and nobody gets it. What has not been dispatched of the later life waits for that.
                 member.leave_uncounted();
+                self.engine.hub.departures.add(member.rank, member.clone());
             } else {
                 stale = members.insert(hello.rank, member.clone());
             }

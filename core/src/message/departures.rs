@@ -1,4 +1,5 @@
-//! Peers that have ended and of whose end the program has not been told, so that nothing of a later life of their rank is dispatched before.
+//! Peers that have ended, or whose rank is known to be in a later life, and of whose end the program has not been told: nothing of a later life
+//! is dispatched before.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -27,10 +28,15 @@ impl<P> Default for Departures<P> {
 }
 
 impl<P> Departures<P> {
-    /// `peer`, of `rank`, has ended, and the news waits to be dispatched. Nothing of its next life has come yet.
+    /// `peer`, of `rank`, has ended, and the news waits to be dispatched; or it is about to end. Nothing of its next life has been dispatched
+    /// yet. Does nothing for one that is there already.
     pub(super) fn add(&self, rank: u32, peer: Arc<P>) {
         let mut ranks = lock(&self.ranks);
-        ranks.entry(rank).or_default().push_back(Departure { peer, waiting: Vec::new() });
+        let departures = ranks.entry(rank).or_default();
+        if departures.iter().any(|departure| Arc::ptr_eq(&departure.peer, &peer)) {
+            return;
+        }
+        departures.push_back(Departure { peer, waiting: Vec::new() });
         self.count.store(ranks.len(), Ordering::Release);
     }
 
@@ -93,6 +99,7 @@ mod tests {
         assert!(!departures.precede(1, &first));
         departures.add(1, first.clone());
         departures.add(1, second.clone());
+        departures.add(1, first.clone());
         assert!(!departures.precede(1, &first) && departures.precede(1, &second));
         assert!(departures.hold_back(1, first.clone()).is_some(), "its own end is dispatched");
         assert!(departures.hold_back(2, other).is_some());

@@ -1,13 +1,12 @@
 //! Runs callbacks: those of messages, and the completions of operations.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::batch::Batch;
 use super::engine::Engine;
+use super::guarding::{drop_guarded, guard};
 use super::handlers::Handler;
 use super::inbox::{Bytes, Item, LongOffer};
 use super::long::Long;
@@ -52,7 +51,7 @@ pub(super) fn poll(engine: &Engine, watcher: Option<&Watcher>) -> Result<usize> 
     let mut ran = 0;
     if let Some(member) = batch.take_member() {
         while let Some((kind, bytes, offer)) = batch.next() {
-            guard(&member, || call(engine, &member, kind, bytes, offer));
+            guard(callback_for(&member), || call(engine, &member, kind, bytes, offer));
         }
         let (messages, bytes) = batch.finish();
         member.dispatched(messages, bytes);
@@ -120,20 +119,22 @@ fn call(engine: &Engine, member: &Arc<Member>, kind: u16, bytes: Bytes, offer: L
 fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: Item) {
     let peer = || Peer { member: member.clone() };
     let is_end = matches!(item, Item::Gone(_));
-    guard(member, || match item {
-        Item::Message(kind, bytes, offer) => call(engine, member, kind, bytes, offer),
+    match item {
+        Item::Message(kind, bytes, offer) => {
+            guard(callback_for(member), || call(engine, member, kind, bytes, offer));
+        }
         Item::Read(Finished { completion, outcome, target, .. }) => {
-            drop(target);
-            completion(outcome);
+            drop_guarded(target);
+            guard(callback_for(member), || completion(outcome));
         }
         Item::Long(Ended { completion, outcome, registration, exposed }) => {
-            drop(registration);
+            drop_guarded(registration);
             drop(exposed);
-            completion(outcome);
+            guard(callback_for(member), || completion(outcome));
         }
-        Item::Arrived => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Connected(peer())),
-        Item::Gone(why) => tell(watcher.filter(|_| !engine.hub.is_closed()), || PeerEvent::Gone(peer(), why)),
-    });
+        Item::Arrived => tell(engine, watcher, member, || PeerEvent::Connected(peer())),
+        Item::Gone(why) => tell(engine, watcher, member, || PeerEvent::Gone(peer(), why)),
+    }
     if is_end {
         engine
             .hub
@@ -144,29 +145,24 @@ fn run(engine: &Engine, watcher: Option<&Watcher>, member: &Arc<Member>, item: I
     }
 }
 
-/// Runs code of the user's, which may panic.
-#[inline]
-fn guard(member: &Member, run: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
-        note_panic(member, payload);
+/// Names a callback in the log.
+struct Callback {
+    rank: u32,
+}
+
+impl std::fmt::Display for Callback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a callback for rank {}", self.rank)
     }
 }
 
-#[cold]
-fn note_panic(member: &Member, payload: Box<dyn Any + Send>) {
-    // Its Drop is the user's, too, and might panic again.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
-    }
-    log::error!(
-        "a callback for rank {} panicked; messages that follow are dispatched all the same",
-        member.rank
-    );
+fn callback_for(member: &Member) -> Callback {
+    Callback { rank: member.rank }
 }
 
 /// Tells of a change, unless a callback has closed the messenger meanwhile.
-fn tell(watcher: Option<&Watcher>, event: impl FnOnce() -> PeerEvent) {
-    if let Some(watcher) = watcher {
-        watcher(event());
+fn tell(engine: &Engine, watcher: Option<&Watcher>, member: &Member, event: impl FnOnce() -> PeerEvent) {
+    if let Some(watcher) = watcher.filter(|_| !engine.hub.is_closed()) {
+        guard(callback_for(member), || watcher(event()));
     }
 }

@@ -12,6 +12,7 @@ pub(super) use self::lending::Lending;
 use self::pauses::Pauses;
 use self::registered::Registered;
 pub(super) use self::registered::Registration;
+use super::guarding::drop_guarded;
 use super::memory::Memory;
 use super::one_sided::{Rights, Stock};
 use super::resources::Resources;
@@ -242,7 +243,7 @@ impl Exposures {
         let free: Vec<Entry> = slots.retired.extract_if(.., |entry| entry.memory.is_sole_share()).collect();
         self.has_retired.store(!slots.retired.is_empty(), Ordering::Relaxed);
         drop(slots);
-        drop(free);
+        free.into_iter().for_each(drop_guarded);
     }
 }
 

@@ -109,7 +109,8 @@ impl Engine {
     }
 
     /// Takes what the links of a peer have brought whose rank has connected anew, and ends it: it may have left in good order while nobody
-    /// looked. If only the end of a link is still on its way, and its process lives, that link is read to its own end.
+    /// looked. If only the end of a link is still on its way, and its process lives, that link is read to its own end, and nothing of the next life is
+    /// dispatched before that.
     fn end_replaced(&self, turn: &mut Turn, member: &Arc<Member>, restarted: bool) {
         if member.end().is_some() {
             return;
@@ -120,7 +121,11 @@ impl Engine {
             // It waited for a handshake, which turns out to be that of its next life.
             None if member.has_left_all() => "it left",
             None if restarted => "it came back under another generation",
-            None => return,
+            None => {
+                // Another thread of its process says goodbye on it.
+                self.hub.departures.add(member.rank, member.clone());
+                return;
+            }
         };
         self.forget(turn, member);
         self.lose(turn, member, &Error::peer_lost("recv", member.rank, why));

@@ -24,6 +24,7 @@ mod fetches;
 mod fetching;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+pub(crate) mod guarding;
 mod handing;
 mod handlers;
 mod handshake;

@@ -133,3 +133,44 @@ fn an_offer_that_is_not_sent_exposes_nothing() {
     let error = pair.to_b.send_long(1, &head, vec![1], SOON, |_| panic!("it is too long")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidUsage);
 }
+
+/// Owns memory, and panics when it is dropped.
+struct Bomb {
+    bytes: Vec<u8>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::AcqRel);
+        panic!("on purpose");
+    }
+}
+
+/// In dispatch, when several go at once, and when the messenger is closed: two panics at a time would end the process.
+#[test]
+fn owners_that_panic_take_nothing_from_others() {
+    let pair = pair(true);
+    let (dropped, ended) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let bomb = || {
+        let owner = Arc::new(Bomb { bytes: vec![7; 10], dropped: dropped.clone() });
+        let address = NonNull::from(owner.bytes.as_slice()).cast();
+        // SAFETY: the vector is in the owner, which nothing changes, and does not move with it.
+        unsafe { Memory::from_raw(address, 10, owner) }
+    };
+    let send = |kind| {
+        let count = ended.clone();
+        let done = move |_: Result<Delivery>| _ = count.fetch_add(1, Ordering::AcqRel);
+        pair.to_b.send_long(kind, b"", bomb(), SOON, done).unwrap().posted().unwrap();
+    };
+    let counts = || [&dropped, &ended].map(|count| count.load(Ordering::Acquire));
+    // Nothing is registered for that kind, so that they are refused.
+    (0..3).for_each(|_| send(9));
+    until(&[&pair.a, &pair.b], || counts() == [3, 3]);
+    drop(pair.a.expose(bomb()).unwrap());
+    assert_eq!(counts(), [4, 3]);
+    let _offers = pair.b.queue(2).unwrap();
+    (0..3).for_each(|_| send(2));
+    pair.a.close(SOON).unwrap();
+    assert_eq!(counts(), [7, 6]);
+}

@@ -1,10 +1,11 @@
 //! Peers that come and go.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use super::super::carrier::Carrier;
 use super::super::handshake::Handshake;
+use super::super::head::{Head, Operation};
 use super::super::hello::Hello;
 use super::super::ring::tests::{NO_MEMORY, Socket};
 use super::*;
@@ -309,6 +310,39 @@ fn a_link_that_the_peer_has_ended_replaces_no_later_one() {
     drop(later);
     until(&[&a], || events.len() == 1);
     assert_eq!(hub.lives.life(1, 7), 1);
+}
+
+/// One thread of the peer still says goodbye when another one has connected anew.
+#[test]
+fn nothing_of_a_later_life_is_dispatched_before_the_goodbye_of_the_earlier_one() {
+    let a = messenger(0);
+    let events = events(&a);
+    let add = events.adder();
+    a.on(1, move |message| add(format!("message {}", message.bytes()[0]))).unwrap();
+    let link = |life| {
+        let handshake = a.core.engine.answer(&Hello { rank: 1, generation: 7, life, ..a.core.me });
+        accept(&a, life, handshake)
+    };
+    let send = |mut link: &UnixStream, sequence, operation, body: &[u8]| {
+        let head = Head { sequence, ..Head::new(operation, 1, 0, body.len()) };
+        link.write_all(&[&head.encode()[..], body].concat()).unwrap();
+    };
+    let first = link(0);
+    send(&first, 0, Operation::Message, &[1]);
+    until(&[&a], || events.len() == 2);
+    let second = link(1);
+    send(&second, 0, Operation::Message, &[3]);
+    for _ in 0..100 {
+        a.poll().unwrap();
+    }
+    send(&first, 1, Operation::Message, &[2]);
+    until(&[&a], || events.len() == 3);
+    send(&first, 2, Operation::Goodbye, &[]);
+    until(&[&a], || events.len() == 6);
+    let order =
+        events.take().into_iter().map(|event| event.split(" 1:").next().unwrap_or_default().to_owned());
+    let expected = ["connected 1", "message 1", "message 2", "gone", "connected 1", "message 3"];
+    assert_eq!(order.collect::<Vec<_>>(), expected);
 }
 
 /// This side hears of the peer's later life in an answer, behind its own word in that handshake.
