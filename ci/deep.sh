@@ -85,6 +85,9 @@ address() {
         when_nobody_can_say_whether_work_is_captured_what_it_uses_is_never_freed
         what_captured_work_uses_is_never_freed_when_nobody_can_say_which_graph_that_is
         a_process_runs_while_any_of_its_threads_does
+        memory_that_stays_registered_stays
+        what_the_device_does_not_destroy_stays
+        a_read_that_was_given_up_ends_although_its_queue_pair_stays
     )
     for test in "${leaking[@]}"; do skip+=(--skip "$test"); done
     sanitized address 900 -p aqueduct --lib -- "${skip[@]}" &&

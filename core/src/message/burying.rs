@@ -149,6 +149,7 @@ mod tests {
         // The lists of a hub hold members, which hold their hub.
         for life in &lives {
             life.hub.clear();
+            life.hub.departures.clear();
             while life.hub.take_ready().is_some() {}
         }
     }

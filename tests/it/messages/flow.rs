@@ -175,7 +175,7 @@ pub(super) fn waiting_for_room_ends_at_the_deadline(rig: &Rig) {
 /// A receiver that takes nothing for longer than the time after which a peer that acknowledges nothing counts as lost: its
 /// system acknowledges, and it is slow, not lost.
 pub(super) fn a_slow_receiver_is_not_lost(rig: &Rig) {
-    let timeout = Duration::from_secs(1);
+    let timeout = Duration::from_millis(1250);
     let [a, b] =
         [0, 1].map(|rank| Messenger::new(rank, rig.config().with_peer_timeout(Some(timeout))).unwrap());
     let seen = count(&b, 1);
