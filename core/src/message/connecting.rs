@@ -134,6 +134,12 @@ impl Core {
         let heard = self
             .introduce(&*raw, handshake.life, made.as_ref(), None, address, deadline)
             .map_err(|error| error.with_peer(address.rank))?;
+        if heard.hello.ring > 0 && heard.ring.is_none() {
+            // The peer uses the rings from here on.
+            let text = "no descriptor is left for the memory that the peer hands over";
+            let error = Error::system("connect", text, std::io::Error::from_raw_os_error(libc::EMFILE));
+            return Err(error.with_peer(address.rank));
+        }
         let rings = made.zip(heard.ring).map(|((inbound, _), outbound)| Rings { inbound, outbound });
         let carrier = rings.map_or(Carrier::Socket, Carrier::Rings);
         self.establish(heard.hello, handshake, raw, carrier, false).map(Some)

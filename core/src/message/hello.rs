@@ -144,7 +144,7 @@ impl Hello {
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) hello: Hello,
-    /// The ring that it has made for this side.
+    /// The ring that it has made for this side; `None` also if this process had no descriptor left for it.
     pub(super) ring: Option<RingMemory>,
     /// Its queue pair.
     pub(super) offer: Option<Offer>,
@@ -156,11 +156,13 @@ pub(super) struct Hearing {
     bytes: [u8; Hello::BYTES + Offer::BYTES],
     done: usize,
     fds: Vec<OwnedFd>,
+    /// Descriptors came for which this process had no room.
+    lost: bool,
 }
 
 impl Hearing {
     pub(super) fn new() -> Self {
-        Self { bytes: [0; Hello::BYTES + Offer::BYTES], done: 0, fds: Vec::new() }
+        Self { bytes: [0; Hello::BYTES + Offer::BYTES], done: 0, fds: Vec::new(), lost: false }
     }
 
     /// The introduction once all of it has come; `None` before. Does not wait, and reads nothing behind it.
@@ -193,6 +195,7 @@ impl Hearing {
         let mut fds = std::mem::take(&mut self.fds);
         match (hello.ring, fds.pop(), fds.is_empty()) {
             (0, None, _) => Ok(Some(Heard { hello, ring: None, offer })),
+            (_, None, _) if self.lost => Ok(Some(Heard { hello, ring: None, offer })),
             (cells @ 1.., Some(fd), true) => {
                 Ok(Some(Heard { hello, ring: Some(RingMemory::open(fd, cells)?), offer }))
             }
@@ -206,7 +209,16 @@ impl Hearing {
     /// Reads up to byte `end`; false if not all of that has come.
     fn fill(&mut self, raw: &dyn RawStream, end: usize) -> Result<bool> {
         while self.done < end {
-            match raw.read(&mut self.bytes[self.done..end], &mut self.fds) {
+            let into = &mut self.bytes[self.done..end];
+            let mut came = raw.read(into, &mut self.fds);
+            if came.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE)) {
+                // They would stay in the socket: the bytes are taken without them.
+                self.lost = true;
+                let mut part = [libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() }];
+                // SAFETY: `into` is writable, as long as stated, and not used meanwhile.
+                came = unsafe { raw.read_parts(&mut part) };
+            }
+            match came {
                 Ok(0) => {
                     let text = "the peer closed the connection before it introduced itself";
                     return Err(Error::new(ErrorKind::PeerLost, "connect", text));
@@ -223,11 +235,15 @@ impl Hearing {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::message::ring::tests::Socket;
+    use crate::message::ring::tests::descriptors::Exhausted;
     use crate::sync::{Mutex, lock};
 
     proptest! {
@@ -286,6 +302,26 @@ mod tests {
         let (bytes, places) = std::mem::take(&mut *lock(&narrow.0));
         assert_eq!(bytes, Hello { ring: size, ..HELLO }.encode());
         assert_eq!(places, [0], "with the first byte");
+    }
+
+    #[test]
+    fn a_ring_that_is_lost_for_want_of_descriptors_is_none_and_a_ring_that_never_came_is_an_error() {
+        for exhausted in [true, false] {
+            let (one, two) = UnixStream::pair().unwrap();
+            let introduction = Hello { ring: 512, ..HELLO };
+            assert_eq!(Socket(one).write(&introduction.encode(), &[]).unwrap(), Hello::BYTES);
+            let mut hearing = Hearing::new();
+            let heard = match exhausted {
+                true => hearing.hear(&Exhausted(Socket(two))),
+                false => hearing.hear(&Socket(two)),
+            };
+            if exhausted {
+                let Heard { hello, ring, .. } = heard.unwrap().unwrap();
+                assert!(hello == introduction && ring.is_none());
+            } else {
+                assert_eq!(heard.unwrap_err().kind(), ErrorKind::Remote);
+            }
+        }
     }
 
     const HELLO: Hello = Hello {

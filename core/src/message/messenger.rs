@@ -18,7 +18,7 @@ use super::thread::Runner;
 use super::verbs::Nic;
 use crate::bootstrap::Bootstrap;
 use crate::deadline::{Backoff, Deadline};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::logging::host_identity;
 use crate::net::{
     Address as Socket, Claims, Frame, Handler as LinkHandler, Link, Listener, Network, Reactor,
@@ -114,6 +114,9 @@ impl Messenger {
         let (mut listeners, mut ips) = (Vec::<Listener>::new(), Vec::<SocketAddr>::new());
         for interface in choose(&config.interfaces)?.into_iter().take(MAX_INTERFACES) {
             let listener = network.listen_tcp(interface.ip, claims).map_err(|error| {
+                if error.kind() == ErrorKind::Exhausted {
+                    return error.of("Messenger");
+                }
                 let text = "no peer can connect; choose another interface with `MessengerConfig::with_interfaces` or `with_local_address`";
                 Error::new(error.kind(), "Messenger", text).with_code(error.code()).with_source(error)
             })?;
@@ -206,9 +209,10 @@ impl Messenger {
     /// made it. Any thread may call it; others go on meanwhile.
     ///
     /// # Errors
-    /// `InvalidUsage` for the messenger's own rank. `PeerLost` if nobody answers there, or if it has been restarted since: then it has another address. `Authentication` if it has
-    /// another secret or speaks another version, also where another job has got the port of one that ended. `Timeout`. `Remote` if it
-    /// refuses: it has as many connections as it takes, in all or from this rank, for instance while earlier ones are still ending.
+    /// `InvalidUsage` for the messenger's own rank. `PeerLost` if nobody answers there, or if it has been restarted since: then it has another
+    /// address. `Authentication` if it has another secret or speaks another version, also where another job has got the port of one that
+    /// ended. `Timeout`. `Remote` if it refuses: it has as many connections as it takes, in all or from this rank, for instance while earlier
+    /// ones are still ending. `Exhausted` if this process has too few descriptors left.
     pub fn connect(&self, address: &Address, deadline: impl Into<Deadline>) -> Result<Peer> {
         self.core.connect(address, deadline.into()).map(|member| Peer { member })
     }

@@ -23,7 +23,7 @@ use crate::shm::Segment;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-mod descriptors;
+pub(in crate::message) mod descriptors;
 mod waking;
 
 thread_local! {

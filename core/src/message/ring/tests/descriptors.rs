@@ -4,7 +4,7 @@ use super::*;
 
 /// A socket with descriptors on their way, in a process that has room for none.
 #[derive(Debug)]
-struct Exhausted(Socket);
+pub(in crate::message) struct Exhausted(pub(in crate::message) Socket);
 
 impl RawStream for Exhausted {
     fn read(&self, _: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
