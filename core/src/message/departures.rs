@@ -28,8 +28,8 @@ impl<P> Default for Departures<P> {
 }
 
 impl<P> Departures<P> {
-    /// `peer`, of `rank`, has ended, and the news waits to be dispatched; or it is about to end. Nothing of its next life has been dispatched
-    /// yet. Does nothing for one that is there already.
+    /// `peer`, of `rank`, has ended, and the news waits to be dispatched; or it is about to end. From here on nothing of later lives is
+    /// dispatched before the news. Does nothing for one that is there already.
     pub(super) fn add(&self, rank: u32, peer: Arc<P>) {
         let mut ranks = lock(&self.ranks);
         let departures = ranks.entry(rank).or_default();

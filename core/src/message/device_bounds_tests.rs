@@ -98,16 +98,6 @@ impl ReadTarget for Target {
     fn map(&self, _: BorrowedFd<'_>, _: &[u8]) -> Result<Arc<dyn DeviceMapping>> {
         Err(Error::usage("map", "it cannot be mapped"))
     }
-
-    fn copy(
-        &self,
-        _: usize,
-        _: &Arc<dyn DeviceMapping>,
-        _: u64,
-        _: usize,
-    ) -> Result<Option<Box<dyn Underway>>> {
-        Err(Error::usage("copy", "nothing is mapped"))
-    }
 }
 
 /// Each part has a buffer of its own until the device has taken it, which this one never does.
@@ -134,7 +124,7 @@ fn a_read_into_a_device_has_few_bytes_on_their_way() {
     assert!(parts.iter().all(|part| part.len() == STAGED));
 }
 
-/// What was short at one time may be there at another.
+/// Its owner or this side may have been short of descriptors, for instance.
 #[test]
 fn memory_that_could_not_be_mapped_is_tried_again_after_a_while() {
     let allocation = Arc::new(Exposures::new(7)).expose(vec![5; 1].into()).unwrap();

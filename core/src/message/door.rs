@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(answer(&*raw), ME);
     }
 
-    /// What the door has answered.
+    /// The answer of the door.
     fn answer(raw: &dyn RawStream) -> Hello {
         let (mut answer, mut done) = ([0; Hello::BYTES], 0);
         while done < answer.len() {

@@ -109,8 +109,8 @@ impl Engine {
     }
 
     /// Takes what the links of a peer have brought whose rank has connected anew, and ends it: it may have left in good order while nobody
-    /// looked. If only the end of a link is still on its way, and its process lives, that link is read to its own end, and nothing of the next life is
-    /// dispatched before that.
+    /// looked. If only the end of a link is still on its way, and its process lives, that link is read to its own end, and nothing of the next
+    /// life is dispatched before that.
     fn end_replaced(&self, turn: &mut Turn, member: &Arc<Member>, restarted: bool) {
         if member.end().is_some() {
             return;

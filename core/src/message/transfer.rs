@@ -15,9 +15,11 @@ use super::tokens::Token;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// Bytes that a device copies from mapped memory at a time, and how many such copies of one read may be under way, and of all reads of a link.
+/// Bytes that a device copies from mapped memory at a time.
 const COPIED: usize = 8 << 20;
+/// How many such copies of one read may be under way.
 const MAX_COPIES: usize = 2;
+/// How many of all reads of a link.
 const MAX_OF_LINK: usize = 16;
 
 /// A read into the memory of a device, or into shared memory.

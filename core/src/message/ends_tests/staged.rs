@@ -81,16 +81,6 @@ impl ReadTarget for Into {
         self.mapped.fetch_add(1, Ordering::AcqRel);
         Err(Error::new(ErrorKind::Unsupported, "read", "the devices do not reach each other"))
     }
-
-    fn copy(
-        &self,
-        _: usize,
-        _: &Arc<dyn DeviceMapping>,
-        _: u64,
-        _: usize,
-    ) -> Result<Option<Box<dyn Underway>>> {
-        Err(Error::new(ErrorKind::Internal, "read", "nothing is mapped"))
-    }
 }
 
 impl Staged for Copy {

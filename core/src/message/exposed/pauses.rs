@@ -12,7 +12,7 @@ use crate::message::one_sided::Exposure;
 /// How long after a refusal the device is asked again.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// What a device has refused.
+/// A request that a device may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Refused {
     /// Memory of which windows show a part.

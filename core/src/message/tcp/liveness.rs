@@ -96,7 +96,7 @@ fn set(raw: &dyn RawStream, level: libc::c_int, name: libc::c_int, value: libc::
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use std::io::{self, Read, Write};
     use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Socket(TcpStream);
+    pub(in crate::message::tcp) struct Socket(pub(in crate::message::tcp) TcpStream);
 
     impl RawStream for Socket {
         fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {

@@ -159,35 +159,15 @@ impl Wire for TcpWire {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::io::{self, Read, Write};
+    use std::io::Read;
     use std::net::{Ipv4Addr, TcpListener};
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
+    use super::liveness::tests::Socket;
     use super::*;
     use crate::Deadline;
     use crate::message::head::Operation;
-
-    #[derive(Debug)]
-    struct Socket(TcpStream);
-
-    impl RawStream for Socket {
-        fn read(&self, into: &mut [u8], _: &mut Vec<OwnedFd>) -> io::Result<usize> {
-            (&self.0).read(into)
-        }
-
-        fn write(&self, from: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<usize> {
-            (&self.0).write(from)
-        }
-
-        fn shutdown(&self, _: bool) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn fd(&self) -> BorrowedFd<'_> {
-            self.0.as_fd()
-        }
-    }
 
     /// A socket that is closed with something unread takes along what the system has not sent yet, so closing waits for that.
     #[test]

@@ -3,6 +3,7 @@
 
 mod faults;
 mod idle;
+mod lives;
 mod long;
 mod messages;
 mod peers;
@@ -81,4 +82,16 @@ impl<T> Seen<T> {
 /// The kinds of errors, for comparison.
 fn kinds<T>(outcomes: Vec<Result<T>>) -> Vec<std::result::Result<T, ErrorKind>> {
     outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect()
+}
+
+/// The events of `messenger`, as text.
+fn events(messenger: &Messenger) -> Seen<String> {
+    let seen = Seen::new();
+    let add = seen.adder();
+    let on = move |event| match event {
+        PeerEvent::Connected(peer) => add(format!("connected {}", peer.rank())),
+        PeerEvent::Gone(peer, why) => add(format!("gone {}: {why}", peer.rank())),
+    };
+    messenger.on_peer(on).unwrap();
+    seen
 }

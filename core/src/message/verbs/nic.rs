@@ -49,7 +49,7 @@ pub(in crate::message) struct Nic {
     pub(super) settings: Settings,
     /// The most bytes of a packet that is to be sent inline.
     pub(super) inline: usize,
-    /// What the device reports of its links.
+    /// Reports of the device about its links.
     pub(super) reports: Arc<Reports>,
     /// The error that ended all links of the device.
     failed: OnceLock<Error>,

@@ -18,7 +18,7 @@ use crate::sync::{Mutex, lock};
 pub(super) const MAX_REGIONS: usize = 256;
 /// Bytes of them, unless one alone has more: registered memory is locked.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
-/// What a device says that has no room for another registration.
+/// Errors of a device that has no room for another registration.
 const NO_ROOM: [i32; 5] = [libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS, libc::ENOSPC, libc::EDQUOT];
 /// How long nothing is tried after a refusal.
 const RETRY: Duration = Duration::from_secs(1);

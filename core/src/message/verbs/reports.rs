@@ -1,4 +1,4 @@
-//! What a device reports of queue pairs and completion queues, kept for the links that they belong to.
+//! Reports of a device about queue pairs and completion queues, kept for the links that they belong to.
 //!
 //! Any link that looks at the device reads the reports of all: each one goes to the link that watches what it is about. A peer causes some
 //! of them as often as it likes, for instance by reads that are refused, so they are counted for each link, and not all of them are logged.
@@ -24,7 +24,7 @@ pub(super) struct Link {
     count: Arc<AtomicU64>,
 }
 
-/// What was reported of one queue pair and its completion queue.
+/// The reports about one queue pair and its completion queue.
 #[derive(Debug)]
 struct Heard {
     failure: OnceLock<Error>,

@@ -1,4 +1,4 @@
-//! What a thread logs.
+//! The lines that a thread writes to the log, for tests.
 
 use std::cell::RefCell;
 

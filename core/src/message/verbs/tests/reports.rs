@@ -1,4 +1,4 @@
-//! What the device reports of queue pairs and completion queues ends what they belong to, although no request ever completes.
+//! Reports of the device about queue pairs and completion queues end their links or pairs, although no request ever completes.
 
 use log::Level;
 use rdma_core_sys::ibv_event_type as event;
